@@ -1,0 +1,230 @@
+"""Writes `docs/reference/`: settings, states, errors, journal kinds and commands, as the code defines them.
+
+A reference written by hand is wrong after the second release. These pages are made from the same tables the
+engine runs on, and a test fails while a page differs from what this file would write.
+
+    python docs/generate.py            # write the pages
+    python docs/generate.py --check    # write nothing; exit 1 and name the pages that are out of date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+import typer
+
+from ironflow import config
+from ironflow.cli.main import app
+from ironflow.duration import format_ms
+from ironflow.errors import IronflowError
+from ironflow.model import journal, run, step
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+NOTE = "<!-- Made by docs/generate.py from the code: change the code, then run that file. -->"
+
+RUN_STATES = {
+    run.PENDING: "in the queue, waiting for a worker",
+    run.RUNNING: "a worker holds its lease and executes it",
+    run.RETRYING: "its last attempt failed; in the queue for the next one, not before its due time",
+    run.SLEEPING: "only timers are open; takes no worker",
+    run.WAITING: "waits for something from outside (an event, a signal, a child)",
+    run.AWAITING_APPROVAL: "waits for a person",
+    run.PAUSED: "held by an operator or by a divergence, until it is resumed",
+    run.CANCELLING: "undoes what it did: its compensations run",
+    run.COMPLETED: "ended with an output",
+    run.WARNING: "ended with an output, and with warnings of its workflow",
+    run.FAILED: "ended with an error; `ironflow runs retry` opens it again",
+    run.CANCELLED: "ended because somebody asked for it",
+}
+STEP_STATES = {
+    step.SCHEDULED: "asked for, and not begun",
+    step.RUNNING: "its start is in the journal, its end is not",
+    step.WAITING: "waits for something from outside",
+    step.COMPLETED: "its result is in the journal; its body does not run again in this attempt",
+    step.FAILED: "its error is in the journal and was raised into the workflow",
+    step.RETRYING: "a try failed, and the next one has a due time",
+    step.INTERRUPTED: "its worker was lost while its body ran",
+    step.CANCELLED: "the workflow no longer wants it",
+    step.SKIPPED: "left out by the workflow, on purpose and by name",
+    step.TIMED_OUT: "took longer than it may",
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference: its text by file name."""
+    made = {
+        "settings.md": _settings(),
+        "states.md": _states(),
+        "errors.md": _errors(),
+        "journal.md": _journal(),
+        "cli.md": _cli(),
+    }
+    return {name: "\n".join([NOTE, "", *lines, ""]) for name, lines in made.items()}
+
+
+def _settings() -> list[str]:
+    lines = [
+        "# Settings",
+        "",
+        "Later sources win: defaults, profile, `ironflow.toml` in the working directory (the names below as keys),",
+        "environment variables, arguments. Durations are written `500ms`, `30s`, `5m`, `2h`, `7d`; an optional one",
+        "can be `off`. Values that contradict each other are refused at start, all of them at once.",
+        "",
+    ]
+    rows = (
+        (f"`{s.name}`", f"`{s.env}`", _value(s, s.default), _value(s, s.conservative), s.meaning)
+        for s in config.describe()
+    )
+    return [*lines, *_table(("setting", "environment", "default", "`conservative`", "meaning"), rows)]
+
+
+def _value(setting: config.Setting, value: object) -> str:
+    if setting.kind in ("duration", "sweep", "optional"):
+        return "off" if value is None else f"`{format_ms(int(str(value)))}`"
+    return f"`{value}`"
+
+
+def _states() -> list[str]:
+    lines = ["# States of runs and steps", ""]
+    for title, meanings, moves in (
+        ("Runs", RUN_STATES, run.TRANSITIONS),
+        ("Steps", STEP_STATES, step.TRANSITIONS),
+    ):
+        if meanings.keys() != moves.keys():
+            raise LookupError(f"say in docs/generate.py what these mean: {meanings.keys() ^ moves.keys()}")
+        order = list(moves)
+        rows = (
+            (f"`{state}`", meaning, ", ".join(f"`{to}`" for to in order if to in moves[state]) or "nothing")
+            for state, meaning in meanings.items()
+        )
+        lines += [f"## {title}", "", *_table(("state", "meaning", "can become"), rows), ""]
+    lines += [
+        "A move that is not in these tables is refused with `INVALID_TRANSITION`, and nothing is changed. A paused run",
+        "goes back to the state it was paused in; if that was `running`, it comes back as `pending` and is replayed.",
+    ]
+    return lines
+
+
+def _errors() -> list[str]:
+    lines = [
+        "# Errors",
+        "",
+        "Every error of Ironflow is an `IronflowError` from `ironflow.errors`, with a `code` that is never renamed, a",
+        "`message`, a `hint` (what to do) and `details` (plain data). The table follows the tree: a row that is set in",
+        "is a kind of the nearest row above it that is not.",
+        "",
+    ]
+    rows = []
+    for depth, error in _tree(IronflowError, 0):
+        about = (inspect.getdoc(error) or "").split("\n\n")[0].replace("\n", " ")
+        rows.append(
+            (
+                f"{'&emsp;' * depth}`{error.__name__}`",
+                f"`{error.code}`",
+                str(error.status),
+                about,
+                error.advice,
+            )
+        )
+    return [*lines, *_table(("class", "code", "HTTP", "meaning", "what to do"), rows)]
+
+
+def _tree(error: type[IronflowError], depth: int) -> Iterator[tuple[int, type[IronflowError]]]:
+    yield depth, error
+    for child in error.__subclasses__():
+        if child.__module__ == IronflowError.__module__:
+            yield from _tree(child, depth + 1)
+
+
+def _journal() -> list[str]:
+    lines = [
+        "# The journal",
+        "",
+        "A run is its journal: events with the numbers 1, 2, 3 … and no gap, only ever appended. The row of a run and",
+        "its list of steps are read back from it (`ironflow doctor` compares them). Each event carries the",
+        "`execution_seq` of the segment that wrote it; an older segment's events are refused.",
+        "",
+        "A *fact* is fed to the workflow when it is replayed; a *change of owner* raises `execution_seq`.",
+        "",
+    ]
+    rows = ((f"`{kind}`", meaning, _role(kind)) for kind, meaning in journal.KINDS.items())
+    return [*lines, *_table(("kind", "meaning", "role"), rows)]
+
+
+def _role(kind: str) -> str:
+    roles = (
+        ("terminal", journal.TERMINAL_KINDS),
+        ("fact", journal.FACT_KINDS),
+        ("change of owner", journal.OWNER_KINDS),
+    )
+    return ", ".join(role for role, kinds in roles if kind in kinds)
+
+
+def _cli() -> list[str]:
+    command = typer.main.get_command(app)
+    lines = ["# The command line", "", *_help_text(command), ""]
+    return [*lines, *_command("ironflow", command)]
+
+
+def _command(path: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            if child.hidden:
+                continue
+            title = f"{path} {name}"
+            yield from (f"{'##' if path == 'ironflow' else '###'} {title}", "", *_help_text(child), "")
+            yield from _command(title, child)
+        return
+    usage = [part for parameter in command.params if (part := _in_usage(parameter))]
+    yield from ("```", " ".join([path, *usage, "[OPTIONS]"]), "```", "")
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    rows = ((_option(option), (option.help or "").replace("\n", " ")) for option in options)
+    yield from (*_table(("option", "meaning"), rows), "")
+
+
+def _in_usage(parameter: click.Parameter) -> str:
+    if not isinstance(parameter, click.Argument):
+        return ""
+    name = (parameter.metavar or parameter.name or "").upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def _option(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    return names if option.is_flag else f"{names} {(option.metavar or option.type.name).upper()}"
+
+
+def _help_text(command: click.Command) -> list[str]:
+    return inspect.cleandoc(command.help or "").replace("\b\n", "").split("\f")[0].splitlines()
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or with `--check` name those that differ."""
+    check = "--check" in arguments
+    stale = []
+    for name, text in pages().items():
+        file = FOLDER / name
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(f"docs/reference/{name}")
+        if not check:
+            FOLDER.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    for name in stale:
+        sys.stdout.write(f"{name} {'is out of date: run docs/generate.py' if check else 'written'}\n")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

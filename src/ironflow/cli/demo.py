@@ -1,0 +1,24 @@
+"""`ironflow demo`: a run that survives the death of its worker, on real files, in a minute."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ironflow.cli.database import DbOption, JsonOption
+
+
+def demo(
+    db: DbOption = None,
+    postgres: Annotated[
+        bool, typer.Option("--postgres", help="On a PostgreSQL that is started for it.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """See a worker killed in the middle of a step, and the run finished by another one."""
+    from ironflow.demo import main
+
+    code = main(db, postgres, json)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,32 @@
+"""`ironflow doctor`: check every invariant on a database, live or at rest."""
+
+from __future__ import annotations
+
+from ironflow.cli import exits, output
+from ironflow.cli.database import DbOption, JsonOption, on_store, settings_for
+from ironflow.store.base import Store
+
+
+def doctor(db: DbOption = None, json: JsonOption = False) -> None:
+    """Check that the database holds what it must; changes nothing. Exits 1 when something is wrong."""
+
+    async def command(store: Store) -> int:
+        from ironflow.engine.doctor import examine
+
+        found = await examine(store, ceiling=settings_for(db).recovery_ceiling)
+        runs = sum((await store.counts()).values())
+        if json:
+            output.emit({"database": store.name, "runs": runs, "findings": [output.plain(f) for f in found]})
+        else:
+            screen = output.screen()
+            for finding in found:
+                screen.print(finding.rule.ljust(5), style="bold red", end="")
+                screen.print(f" {finding.run_id or '-'}  {finding.message}")
+            good = f"{runs:,} runs in {store.name}: "
+            if found:
+                screen.print(f"{good}{len(found)} findings", style="red")
+            else:
+                screen.print(f"{good}all invariants hold", style="green")
+        return exits.FAILED if found else exits.OK
+
+    on_store(db, command, as_json=json)

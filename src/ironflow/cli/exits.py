@@ -1,0 +1,85 @@
+"""How a command ends: its exit code, and the one way in which an error is said.
+
+A person gets one line, `error CODE: what happened`, and a second with what to do, on stderr; a traceback
+never, because the code is looked up and the sentence is read. With `--json`, stdout holds exactly one
+JSON document whatever happens: the answer, or `{"error": {"code", "message", "hint", "details"}}`. The
+exit code says which without reading either.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ironflow.errors import (
+    IronflowError,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    RunPaused,
+    StoreError,
+    WorkflowUnknown,
+)
+from ironflow.model import run as runs
+
+OK = 0
+FAILED = 1
+USAGE = 2
+CANCELLED = 3
+NOT_FOUND = 4
+STORE = 5
+PAUSED = 6
+#: EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on.
+INTERRUPTED = 75
+
+#: What the exit codes mean, for the help text.
+MEANINGS = {
+    OK: "done; the run completed (with or without warnings)",
+    FAILED: "the run failed, or doctor found something",
+    USAGE: "usage, bad input, or refused",
+    CANCELLED: "the run was cancelled",
+    NOT_FOUND: "no such run or workflow",
+    STORE: "the database is unreachable, too new or damaged",
+    PAUSED: "the run is paused",
+    INTERRUPTED: "interrupted by a signal; run again to resume",
+}
+
+_OF_STATE = {runs.FAILED: FAILED, runs.CANCELLED: CANCELLED, runs.PAUSED: PAUSED}
+_OF_ERROR: tuple[tuple[type[IronflowError], int], ...] = (
+    (StoreError, STORE),
+    (RunNotFound, NOT_FOUND),
+    (WorkflowUnknown, NOT_FOUND),
+    (RunFailed, FAILED),
+    (RunCancelled, CANCELLED),
+    (RunPaused, PAUSED),
+)
+
+
+def of_state(state: str) -> int:
+    """The exit code of a run that is in this state."""
+    return _OF_STATE.get(state, OK)
+
+
+def of_error(error: IronflowError) -> int:
+    """The exit code of an error: every one that has no code of its own was refused because of what was
+    asked.
+    """
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), USAGE)
+
+
+def say(error: IronflowError, *, as_json: bool) -> int:
+    """Report an error and return its exit code."""
+    if as_json:
+        say_json(error.code, error.message, error.hint, error.details)
+    else:
+        print(f"error {error.code}: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+    return of_error(error)
+
+
+def say_json(code: str, message: str, hint: str | None = None, details: dict[str, Any] | None = None) -> None:
+    """Print the error object of `--json`."""
+    error = {"code": code, "message": message, "hint": hint, "details": details or {}}
+    print(json.dumps({"error": error}, ensure_ascii=False, default=str))

@@ -1,0 +1,116 @@
+"""A journal event as one line: when, what, of which step, and the one thing of its payload worth reading."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ironflow.cli import times
+from ironflow.cli.follow import state_of
+from ironflow.cli.output import error_line, style_of
+from ironflow.model import journal as j
+from ironflow.model.journal import Event
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: Longest remark on a line, in characters; the whole payload is in `--json`.
+LONGEST = 200
+
+
+def line(event: Event, *, seq: bool = True) -> Text:
+    """An event as one line. `seq` puts its number in front."""
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if seq:
+        text.append(f"{event.seq:>5}  ", style="dim")
+    text.append(times.clock(event.at), style="dim")
+    text.append(f"  {event.kind:<15}", style=style_of(state_of(event)))
+    if event.step_id:
+        text.append(f"  {j.name_of(event.step_id)}")
+        text.append(f"  {event.step_id.partition(':')[0]}", style="dim")
+    note = remark(event)
+    if note:
+        text.append(f"  {note}", style="dim" if event.step_id else "")
+    return text
+
+
+def remark(event: Event) -> str:
+    """The one thing in an event's payload that a reader of the line wants to know."""
+    data = event.data()
+    found = _REMARKS.get(event.kind, _nothing)(data, event)
+    return found if len(found) <= LONGEST else f"{found[: LONGEST - 1]}…"
+
+
+def _nothing(data: dict[str, Any], event: Event) -> str:
+    return ""
+
+
+def _value(name: str) -> Any:
+    def show(data: dict[str, Any], event: Event) -> str:
+        value = data.get(name)
+        return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+    return show
+
+
+def _error(data: dict[str, Any], event: Event) -> str:
+    return error_line(data.get("error"))
+
+
+def _retry(data: dict[str, Any], event: Event) -> str:
+    again = times.span(data["due"] - event.at) if data.get("due") else "0ms"
+    tried = f"{data.get('attempt', '?')} of {data.get('of', '?')}"
+    return f"failed {tried}, again in {again}: {error_line(data.get('error'))}"
+
+
+def _started(data: dict[str, Any], event: Event) -> str:
+    number = data.get("try", 1)
+    return f"try {number}" if number != 1 else ""
+
+
+def _due(data: dict[str, Any], event: Event) -> str:
+    due = data.get("due")
+    state = f"{data['state']} " if "state" in data else ""
+    return f"{state}for {times.span(due - event.at)}" if due else state.strip()
+
+
+def _by(data: dict[str, Any], event: Event) -> str:
+    parts = [str(data[name]) for name in ("reason", "message") if data.get(name)]
+    if data.get("by"):
+        parts.append(f"by {data['by']}")
+    return ": ".join(parts[:2]) if len(parts) > 1 and not data.get("by") else " ".join(parts)
+
+
+def _worker(data: dict[str, Any], event: Event) -> str:
+    return f"on {data['worker']}" if data.get("worker") else ""
+
+
+def _text(data: dict[str, Any], event: Event) -> str:
+    return str(data.get("text") or data.get("message") or "")
+
+
+_REMARKS = {
+    j.RUN_CREATED: _value("input"),
+    j.RUN_STARTED: _worker,
+    j.RUN_RESUMED: _worker,
+    j.RUN_SUSPENDED: _due,
+    j.RUN_RECOVERED: _by,
+    j.RUN_PAUSED: _by,
+    j.RUN_UNPAUSED: _by,
+    j.RUN_RETRYING: _retry,
+    j.CANCEL_REQUESTED: _by,
+    j.RUN_REOPENED: _by,
+    j.RUN_SUCCEEDED: _value("output"),
+    j.RUN_FAILED: _error,
+    j.RUN_CANCELLED: _by,
+    j.STEP_STARTED: _started,
+    j.STEP_COMPLETED: _value("result"),
+    j.STEP_FAILED: _error,
+    j.STEP_RETRYING: _retry,
+    j.TIMER_STARTED: _due,
+    j.STATUS_SET: _text,
+    j.WARNING: _text,
+    j.OUTPUT_SET: _value("output"),
+}

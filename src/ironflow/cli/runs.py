@@ -1,0 +1,249 @@
+"""`ironflow runs list|get|journal|watch|why`: looking at runs. None of these changes anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ironflow.cli import exits, output, times
+from ironflow.cli.database import DbOption, JsonOption, RunArgument, find_run, on_store
+from ironflow.errors import InvalidInput
+from ironflow.model import run as states
+from ironflow.model.journal import Folded, StepView, fold
+from ironflow.model.run import RunRow
+from ironflow.store.base import RunFilter, Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(no_args_is_help=True, help="Runs: start, look at, and steer them.")
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="Only runs in this state; repeatable.")
+    ] = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="KEY=VALUE", help="Only runs with this label.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 20,
+    db: DbOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List runs, newest first."""
+
+    async def command(store: Store) -> None:
+        chosen = RunFilter(states=_states(state), workflow=workflow, label=_label(label), limit=limit)
+        rows = await store.runs(chosen)
+        output.show(
+            rows, as_json=json, empty="no runs", draw=lambda c, found: _draw_list(c, found, store.now())
+        )
+
+    on_store(db, command, as_json=json)
+
+
+@app.command()
+def get(run: RunArgument, db: DbOption = None, json: JsonOption = False) -> None:
+    """Show a run: its row, its steps with their tries, and its result or error."""
+
+    async def command(store: Store) -> None:
+        row = await find_run(store, run)
+        view = fold(await store.journal(row.run_id))
+        if json:
+            steps = [output.step_json(step) for step in view.steps.values()]
+            values = {"input": view.input, "output": view.output, "error": view.error}
+            output.emit({**output.plain(row), **values, "steps": steps})
+        else:
+            _draw_run(output.screen(), row, view, store.now())
+
+    on_store(db, command, as_json=json)
+
+
+@app.command()
+def journal(
+    run: RunArgument,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this seq.")] = 0,
+    db: DbOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the journal of a run, one event per line."""
+
+    async def command(store: Store) -> None:
+        from ironflow.cli.lines import line
+
+        row = await find_run(store, run)
+        screen = output.screen()
+        for event in await store.journal(row.run_id, after):
+            if json:
+                output.emit(output.event_json(event))
+            else:
+                screen.print(line(event))
+
+    on_store(db, command, as_json=json)
+
+
+@app.command()
+def watch(
+    run: RunArgument,
+    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this seq.")] = 0,
+    db: DbOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Follow the journal of a run until it ends; the exit code tells how. Watching never harms the run."""
+
+    async def command(store: Store) -> int:
+        from ironflow.cli.follow import Progress, events
+        from ironflow.cli.lines import line
+
+        row = await find_run(store, run)
+        screen, progress = output.screen(), Progress()
+        async for page in events(store, row.run_id):
+            for event in page:
+                progress.feed(event)
+                if event.seq <= after:
+                    continue
+                if json:
+                    output.emit(output.event_json(event))
+                else:
+                    screen.print(line(event))
+            if progress.ended and not page:
+                break
+        return exits.of_state(progress.state)
+
+    on_store(db, command, as_json=json)
+
+
+@app.command()
+def why(run: RunArgument, db: DbOption = None, json: JsonOption = False) -> None:
+    """Say why a run does not move: every hold, and the earliest time at which it can lift."""
+
+    async def command(store: Store) -> None:
+        from ironflow.engine.why import holds
+
+        row = await find_run(store, run)
+        found = await holds(store, row.run_id)
+        if json:
+            output.emit([output.plain(hold) for hold in found])
+            return
+        screen, now = output.screen(), store.now()
+        screen.print(f"{row.workflow}  {row.run_id}", output.state_text(row.state))
+        for hold in found:
+            lifts = f"  ({times.ago(hold.until, now)}, {times.iso(hold.until)})" if hold.until else ""
+            screen.print(f"  {hold.code}", style="bold", end="")
+            screen.print(f"  {hold.message}{lifts}")
+        if not found:
+            screen.print("  nothing holds it")
+
+    on_store(db, command, as_json=json)
+
+
+# ---- drawing ---------------------------------------------------------------------------------------------
+
+
+def _states(names: list[str] | None) -> list[str]:
+    wrong = [name for name in names or () if name not in states.STATES]
+    if wrong:
+        raise InvalidInput(
+            f"{wrong[0]!r} is no state of a run", hint=f"States: {', '.join(states.TRANSITIONS)}."
+        )
+    return list(names or ())
+
+
+def _label(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InvalidInput(f"{text!r} is no label", hint="Give it as key=value.")
+    return key, value
+
+
+def _draw_list(screen: Console, rows: list[RunRow], now: int) -> None:
+    made = output.table("RUN", "STATE", "WORKFLOW", "CREATED", "TOOK", shrink=("WORKFLOW",))
+    for row in rows:
+        length = output.took(row, now) if row.ended or row.state in states.OWNED else None
+        made.add_row(
+            row.run_id,
+            output.state_text(row.state),
+            row.workflow,
+            times.ago(row.created_at, now),
+            times.span(length) if length is not None else "",
+        )
+    screen.print(made)
+
+
+def _draw_run(screen: Console, row: RunRow, view: Folded, now: int) -> None:
+    from rich.table import Table
+
+    facts = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(row, view, now):
+        facts.add_row(name, value)
+    screen.print(facts)
+    if view.steps:
+        screen.print()
+        screen.print(_steps(list(view.steps.values()), now))
+    if view.error:
+        screen.print()
+        screen.print(output.error_line(view.error), style="red")
+        trace = str(view.error.get("traceback", "")).rstrip()
+        if trace:
+            screen.print(trace, style="dim")
+    if row.state in (states.COMPLETED, states.WARNING):
+        screen.print()
+        screen.print(output.result_text(view.output))
+
+
+def _facts(row: RunRow, view: Folded, now: int) -> list[tuple[str, Any]]:
+    length = output.took(row, now)
+    found: list[tuple[str, Any]] = [
+        ("run", row.run_id),
+        ("workflow", f"{row.workflow} (version {row.version})"),
+        ("state", output.state_text(row.state, row.reason or "")),
+        ("status", row.status_text or ""),
+        ("created", f"{times.ago(row.created_at, now)}, {times.iso(row.created_at)}"),
+        ("scheduled", times.iso(row.scheduled_at) or ""),
+        ("took" if row.ended else "running for", times.span(length) if length is not None else ""),
+        ("input", output.result_text(view.input) if view.input is not None else ""),
+        ("attempt", f"{row.attempt} ({row.retry_count} retries)" if row.attempt > 1 else ""),
+        ("recovered", f"{row.lease_recoveries} times" if row.lease_recoveries else ""),
+        ("priority", str(row.priority) if row.priority else ""),
+        ("labels", row.labels or ""),
+        ("concurrency key", row.concurrency_key or ""),
+        ("parent", row.parent_run_id or ""),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _steps(steps: list[StepView], now: int) -> Any:
+    made = output.table("STEP", "STATE", "TRIES", "STARTED", "TOOK", "", shrink=("STEP", ""))
+    for step in steps:
+        first = step.tries[0].started_at if step.tries else None
+        length = output.took(step.tries[-1], now) if step.tries else None
+        note = f"next {times.ago(step.due_at, now)}" if step.due_at else output.error_line(step.error)
+        made.add_row(
+            step.name,
+            output.state_text(step.state),
+            str(len(step.tries) or ""),
+            times.ago(first, now),
+            times.span(length) if length is not None else "",
+            note,
+        )
+        if len(step.tries) > 1:
+            for one in step.tries:
+                made.add_row(
+                    f"  try {one.number}",
+                    output.state_text(one.state),
+                    "",
+                    times.ago(one.started_at, now),
+                    times.span(output.took(one, now) or 0),
+                    output.error_line(one.error),
+                    style="dim",
+                )
+    return made

@@ -1,0 +1,133 @@
+"""Options authors write, and what they become: durations in any of their forms turn into milliseconds
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from ironflow.duration import Duration, to_ms
+from ironflow.engine.definitions import Lane
+from ironflow.errors import DefinitionError
+from ironflow.model.retry import RETRY_CLASSES, RUN_DEFAULTS, RetryOn, RetryPolicy
+
+StepKind = Literal["tool", "llm", "connector"]
+_KINDS = ("tool", "llm", "connector")
+
+
+class Retry:
+    """When a failed step, or a failed run, is tried again.
+
+    Parameters:
+        max_attempts: tries in total, the first one counted.
+        backoff: wait before the second try ("1s", seconds, or a timedelta).
+        factor: each further wait is this many times the one before.
+        max_backoff: no wait is longer.
+        jitter: share of the wait that chance adds or takes, 0 to 1, so that what failed together does not
+            come back together.
+        on: what is worth another try: "any", "timeout", a step kind ("llm", "connector", "tool"), exception
+            types, or a tuple of these. `NonRetryableError` never is.
+
+    Raises `DefinitionError` or `InvalidDuration` for values that mean nothing.
+    """
+
+    __slots__ = ("policy",)
+
+    def __init__(
+        self,
+        max_attempts: int = 3,
+        *,
+        backoff: Duration = "1s",
+        factor: float = 2.0,
+        max_backoff: Duration = "1m",
+        jitter: float = 0.2,
+        on: RetryOn | tuple[RetryOn, ...] = "any",
+    ) -> None:
+        self.policy = RetryPolicy(
+            max_attempts=_checked_attempts(max_attempts),
+            backoff_ms=to_ms(backoff, name="backoff"),
+            factor=_checked(factor, "factor", 1.0, float("inf")),
+            max_backoff_ms=to_ms(max_backoff, name="max_backoff"),
+            jitter=_checked(jitter, "jitter", 0.0, 1.0),
+            on=tuple(_checked_class(entry) for entry in (on if isinstance(on, tuple) else (on,))),
+        )
+
+    def __repr__(self) -> str:
+        return f"Retry({self.policy.max_attempts})"
+
+
+class StepOptions(TypedDict, total=False):
+    """Options of `@step` and `Step.using`."""
+
+    name: str | None
+    retry: Retry | int
+    timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    at_most_once: bool
+    kind: StepKind
+    on_cancel: Literal["wait", "abandon"]
+
+
+def step_policy(retry: Retry | int) -> RetryPolicy:
+    """A step's policy; a bare number keeps the seconds-long delays that suit a neighbour's hiccup."""
+    return retry.policy if isinstance(retry, Retry) else RetryPolicy(max_attempts=_checked_attempts(retry))
+
+
+def run_policy(retry: Retry | int) -> RetryPolicy:
+    """A run's policy; a bare number means minutes between attempts, since its steps have retried already."""
+    if isinstance(retry, Retry):
+        return retry.policy
+    return RetryPolicy(
+        max_attempts=_checked_attempts(retry),
+        backoff_ms=RUN_DEFAULTS.backoff_ms,
+        factor=RUN_DEFAULTS.factor,
+        max_backoff_ms=RUN_DEFAULTS.max_backoff_ms,
+    )
+
+
+def checked_kind(kind: str) -> str:
+    if kind not in _KINDS:
+        raise DefinitionError(f"a step's kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    return kind
+
+
+def optional_ms(duration: Duration | None, name: str) -> int | None:
+    return None if duration is None else to_ms(duration, name=name)
+
+
+def as_lane(lane: Lane | int | None) -> Lane | None:
+    return Lane(lane) if isinstance(lane, int) else lane
+
+
+def checked_choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise DefinitionError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    return value
+
+
+def checked_names(names: Any, what: str) -> tuple[str, ...]:
+    if isinstance(names, str):  # tuple("gpu") would be three tags
+        raise DefinitionError(
+            f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}]."
+        )
+    return tuple(names)
+
+
+def _checked_attempts(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DefinitionError(f"retry counts tries including the first, so it starts at 1; got {value!r}")
+    return value
+
+
+def _checked(value: float, name: str, low: float, high: float) -> float:
+    if not low <= value <= high or value == float("inf"):
+        raise DefinitionError(f"{name} must be a number from {low:g}" + ("" if high > 1 else f" to {high:g}"))
+    return float(value)
+
+
+def _checked_class(entry: Any) -> RetryOn:
+    if isinstance(entry, str):
+        return str(checked_choice(entry, "on", tuple(sorted(RETRY_CLASSES))))
+    if isinstance(entry, type) and issubclass(entry, BaseException):
+        return entry
+    raise DefinitionError(f"on takes words or exception types, not {entry!r}")

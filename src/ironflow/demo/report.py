@@ -1,0 +1,117 @@
+"""What the demo says at the end: what happened when, how often each body ran, which claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ironflow.demo.proof import Check, StepCount, count_steps, open_at_recovery
+from ironflow.demo.stage import Evidence
+from ironflow.model import journal as j
+from ironflow.model.journal import Event, name_of
+
+
+def timeline(evidence: Evidence) -> list[tuple[int, str]]:
+    """What happened, with ms since the run was created, in order."""
+    start = evidence.events[0].at
+    entries = [(event.at, text) for event in evidence.events if (text := _told(event))]
+    done = sum(
+        1 for event in evidence.events if event.kind == j.STEP_COMPLETED and event.at <= evidence.killed_at
+    )
+    cut = open_at_recovery(evidence.events)
+    where = f"in the middle of {len(cut)} bodies" if cut else "between two steps: no body was cut off"
+    entries.append((evidence.killed_at, f"kill -9 of {evidence.killed}, {done} steps finished, {where}"))
+    took = evidence.recovery_ms
+    if took is not None:
+        entries.append(
+            (
+                evidence.killed_at + took,
+                f"{evidence.survivor} executes the first body, {took} ms after the kill",
+            )
+        )
+    return sorted(((at - start, text) for at, text in entries), key=lambda entry: entry[0])
+
+
+def as_json(evidence: Evidence, checks: Sequence[Check], elapsed_s: float) -> dict[str, Any]:
+    """The same as one object; durations in ms."""
+    return {
+        "ok": all(check.holds for check in checks),
+        "store": evidence.store,
+        "run_id": evidence.run_id,
+        "state": evidence.state,
+        "killed": {
+            "worker": evidence.killed,
+            "pid": evidence.killed_pid,
+            "cut_off": open_at_recovery(evidence.events),
+        },
+        "finished_by": {"worker": evidence.survivor, "pid": evidence.survivor_pid},
+        "recovery_ms": evidence.recovery_ms,
+        "timeline": [{"at_ms": at, "what": text} for at, text in timeline(evidence)],
+        "steps": [asdict(count) for count in count_steps(evidence.events, evidence.effects)],
+        "checks": [asdict(check) for check in checks],
+        "summary": asdict(evidence.summary),
+        "elapsed_ms": round(elapsed_s * 1000),
+    }
+
+
+def show(console: Console, evidence: Evidence, checks: Sequence[Check], elapsed_s: float) -> None:
+    """Print it for people."""
+    console.print()
+    console.print(Text("What happened", style="bold"))
+    for at, text in timeline(evidence):
+        style = "red" if text.startswith("kill") else ""
+        console.print(Text(f"  {at / 1000:7.3f} s  {text}", style=style), soft_wrap=True)
+    console.print()
+    console.print(_table(count_steps(evidence.events, evidence.effects)))
+    console.print()
+    for check in checks:
+        mark = Text("  ok    ", style="green") if check.holds else Text("  WRONG ", style="bold red")
+        console.print(mark + Text(check.claim) + Text(f" ({check.detail})", style="dim"), soft_wrap=True)
+    console.print()
+    console.print(_verdict(evidence, checks, elapsed_s), soft_wrap=True)
+
+
+def _table(counts: Sequence[StepCount]) -> Table:
+    table = Table(title="Side effects, counted in the file that each body appends to", title_justify="left")
+    table.add_column("step")
+    for name in ("calls", "bodies executed", "cut off by the kill", "failed and retried"):
+        table.add_column(name, justify="right")
+    for count in counts:
+        figures = (count.calls, count.executed, count.cut_off, count.failed)
+        table.add_row(count.name, *(str(figure) if figure else "-" for figure in figures))
+    return table
+
+
+def _verdict(evidence: Evidence, checks: Sequence[Check], elapsed_s: float) -> Text:
+    wrong = sum(1 for check in checks if not check.holds)
+    if wrong:
+        return Text(f"{wrong} of {len(checks)} claims do not hold on {evidence.store}.", style="bold red")
+    took = (
+        f" {evidence.recovery_ms} ms after its worker was killed," if evidence.recovery_ms is not None else ""
+    )
+    return Text(
+        f"The run went on{took} and finished. All {len(checks)} claims hold on {evidence.store}; "
+        f"{elapsed_s:.1f} s in all.",
+        style="bold green",
+    )
+
+
+def _told(event: Event) -> str | None:
+    """An event as a line of the timeline; None for those that would only fill it."""
+    data = event.data()
+    if event.kind in (j.RUN_STARTED, j.RUN_RESUMED):
+        verb = "starts" if event.kind == j.RUN_STARTED else "goes on"
+        return f"the run {verb} on {data.get('worker')} (fence {event.execution_seq})"
+    if event.kind == j.RUN_RECOVERED:
+        return "the death is proven: lease taken back, run queued again"
+    if event.kind == j.RUN_SUSPENDED:
+        return "the run sleeps and holds no worker"
+    if event.kind == j.STEP_RETRYING:
+        error = data.get("error") or {}
+        return f"{name_of(event.step_id or '')} failed ({error.get('message')}) and is tried again"
+    return {j.RUN_CREATED: "the run is created", j.RUN_SUCCEEDED: "the run succeeds"}.get(event.kind)

@@ -1,0 +1,1 @@
+"""The engine: workflow code as a value, and what drives it."""

@@ -1,0 +1,173 @@
+"""Running step bodies: in tasks of the worker's loop or in threads, with everything allowed there.
+
+What it promises: a body gets copies of its arguments and one `StepInfo`; its end (result encoded, or error) is
+handed over exactly once; a cancelled body has really ended before its end is reported; and whatever a body raises,
+SystemExit included, is the step's error and never the worker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ironflow.engine.plan import StepRun
+from ironflow.engine.step_info import StepInfo, current
+from ironflow.errors import StepTimeout
+from ironflow.model.capacity import RunHead
+from ironflow.model.ids import idempotency_key
+
+if TYPE_CHECKING:
+    from ironflow.store.base import Store
+
+
+class Owner(Protocol):
+    """Who is told of a body's end: the segment that started it, or the one that adopted it."""
+
+    def body_ended(self, body: Body) -> None: ...
+
+
+class Body:
+    """One try of one step, executing. `owner` and `step` change hands when a later segment adopts it."""
+
+    __slots__ = ("answer", "error", "head", "info", "owner", "result", "step", "task", "try_no", "value")
+
+    def __init__(self, owner: Owner | None, step: StepRun, head: RunHead) -> None:
+        self.owner = owner
+        self.step = step
+        self.head = head
+        self.try_no = step.try_no
+        self.info: StepInfo | None = None
+        self.task: asyncio.Task[None] | None = None
+        #: how it ended: an encoded result, or an error; `answer` holds what a `reconcile` said
+        self.result: str | None = None
+        self.error: BaseException | None = None
+        self.answer: Any = None
+
+    def cancel(self) -> None:
+        """Ask the body to end. A thread cannot be stopped: it sees `step_info().cancelled`."""
+        if self.info is not None:
+            self.info.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Bodies:
+    """Starts bodies on the running loop and in one pool of threads.
+
+    Args:
+        store: for transactional steps.
+        threads: how many `def` bodies run at once.
+        limit: the largest encoded result, bytes.
+    """
+
+    def __init__(self, store: Store, threads: int, limit: int) -> None:
+        self.store = store
+        self.limit = limit
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ironflow-step")
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, owner: Owner, step: StepRun, head: RunHead) -> Body:
+        """Run a body. Its `owner` hears of the end through `body_ended`, on this loop."""
+        body = step.body = Body(owner, step, head)
+        body.task = self._loop.create_task(self._run(body))
+        return body
+
+    def close(self) -> None:
+        """Take no more threads. Bodies that still run in one are left behind: their results are dropped anyway."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, body: Body) -> None:
+        step, spec, head = body.step, body.step.spec, body.head
+        try:
+            args, kwargs = spec.arguments.decode(step.args_text or "")
+            info = body.info = StepInfo(
+                run_id=head.run_id,
+                root_run_id=head.root_run_id,
+                step_id=step.id,
+                name=spec.name,
+                attempt=step.try_no,
+                idempotency_key=idempotency_key(head.run_id, step.id, step.try_no),
+                fence=head.execution_seq,
+                deadline=self._deadline(spec.timeout_ms),
+            )
+            current.set(info)
+            if step.reconciling:
+                body.answer = await self._call(spec.reconcile, args, kwargs)
+            else:
+                value = await self._within(body, functools.partial(self._call, spec.fn, args, kwargs))
+                body.result = spec.result.encode(value, path=f"{step.id} result", limit=self.limit)
+        except BaseException as error:
+            body.error = error
+        owner = body.owner
+        if owner is not None:
+            owner.body_ended(body)
+
+    def _deadline(self, timeout_ms: int | None) -> datetime | None:
+        return (
+            None
+            if timeout_ms is None
+            else datetime.fromtimestamp((self.store.now() + timeout_ms) / 1000, UTC)
+        )
+
+    async def _call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if asyncio.iscoroutinefunction(fn):
+            return await fn(*args, **kwargs)
+        context = contextvars.copy_context()
+        return await self._loop.run_in_executor(
+            self._pool, functools.partial(context.run, _plain, fn, args, kwargs)
+        )
+
+    async def _within(self, body: Body, call: Callable[[], Any]) -> Any:
+        """Enforce the step's time limits: in all, and since its last heartbeat."""
+        spec = body.step.spec
+        if spec.timeout_ms is None and spec.heartbeat_timeout_ms is None:
+            return await call()
+        total = None if spec.timeout_ms is None else spec.timeout_ms / 1000
+        silence = None if spec.heartbeat_timeout_ms is None else spec.heartbeat_timeout_ms / 1000
+        started = self._loop.time()
+        try:
+            async with asyncio.timeout(_least(total, silence)) as limit:
+                if silence is not None:
+                    self._rearm_on_heartbeat(body, limit, started, total, silence)
+                return await call()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            if body.info is not None:
+                body.info.cancelled = True
+            if total is not None and self._loop.time() - started >= total:
+                raise StepTimeout(f"step {body.step.id} did not end within {total:g} s") from error
+            raise StepTimeout(f"step {body.step.id} sent no heartbeat for {silence:g} s") from error
+
+    def _rearm_on_heartbeat(
+        self, body: Body, limit: asyncio.Timeout, started: float, total: float | None, silence: float
+    ) -> None:
+        loop = self._loop
+
+        def rearm() -> None:
+            until = loop.time() + silence
+            if not limit.expired():
+                limit.reschedule(until if total is None else min(until, started + total))
+
+        def beat(details: Any) -> None:
+            loop.call_soon_threadsafe(rearm)
+
+        if body.info is not None:
+            body.info.on_heartbeat = beat
+
+
+def _least(a: float | None, b: float | None) -> float | None:
+    return min((x for x in (a, b) if x is not None), default=None)
+
+
+def _plain(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call in a thread; StopIteration cannot cross a future, so it is renamed here."""
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError(f"the step raised {error!r}") from error

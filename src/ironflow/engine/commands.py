@@ -1,0 +1,236 @@
+"""What callers outside a run may ask of it: start, cancel, pause, resume, retry. Translation only; deciding is pure.
+
+A start says what must be true of it in one row; a key that is taken is answered from the run that holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ironflow.codec.arguments import digest
+from ironflow.codec.values import encode_any
+from ironflow.engine.definitions import WorkflowSpec
+from ironflow.engine.registry import default_route
+from ironflow.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyConflict,
+    InvalidInput,
+    InvalidPriority,
+    PayloadError,
+    RunNotFound,
+)
+from ironflow.model import ids, operator
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model.capacity import QueueRow
+from ironflow.model.journal import Event
+from ironflow.model.run import RunRow
+from ironflow.model.transition import FRESH, Locked, Transition
+from ironflow.store.base import Decide, Store
+
+PRIORITIES = range(-100, 101)
+
+
+@dataclass(slots=True)
+class Start:
+    """The options of a start; see `Engine.start`."""
+
+    id: str | None = None
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    priority: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    worker_tags: Sequence[str] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    at: datetime | None = None
+    deadline: datetime | None = None
+
+
+def new_run(
+    spec: WorkflowSpec, value: Any, options: Start, now: int, limit: int
+) -> tuple[RunRow, str, list[tuple[str, int]]]:
+    """The row of a new run, the payload of its `run_created`, and the lanes it counts in.
+
+    Raises:
+        InvalidInput: the input does not fit the workflow's annotation.
+        InvalidPriority: an explicit priority outside −100…100.
+    """
+    text = _input(spec, value, limit)
+    run_id = options.id or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
+    scheduled = _ms(options.at, "at")
+    deadlines = [
+        _ms(options.deadline, "deadline"),
+        None if spec.timeout_ms is None else now + spec.timeout_ms,
+    ]
+    lanes = _lanes(spec, value, options)
+    row = RunRow(
+        run_id=run_id,
+        workflow=spec.name,
+        version=spec.version,
+        state=runs.PENDING,
+        route=default_route(spec, options.worker_tags),
+        root_run_id=run_id,
+        created_at=now,
+        priority=_priority(spec, options.priority),
+        scheduled_at=scheduled,
+        deadline_at=min((d for d in deadlines if d is not None), default=None),
+        max_recoveries=spec.max_recoveries,
+        idempotency_key=options.idempotency_key,
+        concurrency_key=options.concurrency_key,
+        labels=encode_any(dict(options.labels)) if options.labels else None,
+        limits=encode_any(dict(lanes)) if lanes else None,
+        input_hash=digest(text) if options.idempotency_key else None,
+        python=_PYTHON,
+    )
+    return row, f'{{"t":{now},"input":{text}}}', lanes
+
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Transition:
+    """The transition that creates a run in the queue."""
+    transition = Transition(row.run_id, FRESH)
+    transition.row = row
+    transition.events = [Event(1, j.RUN_CREATED, None, created)]
+    transition.lanes = lanes
+    transition.enqueue = QueueRow(
+        row.run_id, row.route, row.priority, row.created_at, row.scheduled_at or row.created_at, 0
+    )
+    return transition
+
+
+async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) -> RunRow:
+    """The run that a refused start met: the same run id, or the holder of its key.
+
+    Raises:
+        IdempotencyKeyConflict: the key was used with another input.
+        ConcurrencyConflict: a live run holds the concurrency key.
+    """
+    if row.idempotency_key is not None:
+        holder = await store.find_key("idempotency_key", row.idempotency_key, row.workflow)
+        if holder is not None:
+            if holder.input_hash != created_input_hash:
+                raise IdempotencyKeyConflict(
+                    f"idempotency key {row.idempotency_key!r} belongs to run {holder.run_id}, with another input",
+                    details={"run_id": holder.run_id, "idempotency_key": row.idempotency_key},
+                )
+            return holder
+    same = await store.run(row.run_id)
+    if same is not None:
+        if same.workflow != row.workflow:
+            raise InvalidInput(f"run id {row.run_id!r} belongs to a run of {same.workflow}")
+        return same
+    if row.concurrency_key is not None:
+        holder = await store.find_key("concurrency_key", row.concurrency_key, None)
+        if holder is not None:
+            raise ConcurrencyConflict(
+                f"run {holder.run_id} is live and holds the concurrency key {row.concurrency_key!r}",
+                details={"run_id": holder.run_id, "concurrency_key": row.concurrency_key},
+            )
+    raise RunNotFound(f"the start of {row.workflow} was refused, and what refused it is gone; start it again")
+
+
+async def command(store: Store, run_id: str, decide: Decide) -> Transition | None:
+    """Lock one run, decide, apply; tell whoever executes it.
+
+    Raises:
+        RunNotFound: no such run.
+        InvalidTransition: as the decision says.
+    """
+    results = await store.decide([run_id], decide)
+    if run_id not in results:
+        raise RunNotFound(f"no run has the id {run_id!r}")
+    result = results[run_id]
+    if isinstance(result, Exception):
+        raise result
+    if result is not None:
+        sessions = await store.sessions()
+        store.notify(f"run:{run_id}", sessions)
+        if result.enqueue is not None:
+            store.notify("queue", sessions)
+    return result
+
+
+async def cancel(store: Store, run_id: str, actor: str, *, force: bool = False) -> bool:
+    """End a run; see `model.operator.cancel`. Returns whether anything changed."""
+
+    def decide(locked: Locked) -> Transition | None:
+        return operator.cancel(locked, actor, force=force)
+
+    return await command(store, run_id, decide) is not None
+
+
+async def pause(store: Store, run_id: str, actor: str) -> bool:
+    """Hold a run; see `model.operator.pause`. Returns whether anything changed."""
+
+    def decide(locked: Locked) -> Transition | None:
+        return operator.pause(locked, actor)
+
+    return await command(store, run_id, decide) is not None
+
+
+async def resume(store: Store, run_id: str, actor: str) -> bool:
+    """Let a paused run go on; see `model.operator.resume`."""
+
+    def decide(locked: Locked) -> Transition | None:
+        return operator.resume(locked, actor)
+
+    return await command(store, run_id, decide) is not None
+
+
+async def retry(store: Store, run_id: str, actor: str) -> bool:
+    """Reopen a failed or cancelled run; the steps that made it fail execute again, finished ones keep their results."""
+    failed: list[str] = []
+    for event in await store.journal(run_id):
+        if event.kind == j.RUN_FAILED:
+            failed = list(event.data().get("failed_steps", ()))
+
+    def decide(locked: Locked) -> Transition | None:
+        return operator.reopen(locked, actor, failed)
+
+    return await command(store, run_id, decide) is not None
+
+
+def _input(spec: WorkflowSpec, value: Any, limit: int) -> str:
+    if not spec.has_input:
+        if value is not None:
+            raise InvalidInput(f"workflow {spec.name} takes no input, got {type(value).__name__}")
+        return "null"
+    try:
+        return spec.input.encode(value, path="input", limit=limit)
+    except PayloadError as error:
+        raise InvalidInput(f"the input does not fit workflow {spec.name}: {error}") from error
+
+
+def _priority(spec: WorkflowSpec, asked: int | None) -> int:
+    if asked is None:
+        return max(PRIORITIES.start, min(PRIORITIES.stop - 1, spec.priority))
+    if asked not in PRIORITIES:
+        raise InvalidPriority(f"priority {asked} is outside −100…100")
+    return asked
+
+
+def _lanes(spec: WorkflowSpec, value: Any, options: Start) -> list[tuple[str, int]]:
+    lanes: dict[str, int] = {}
+    if spec.lane is not None:
+        key = "" if spec.lane.key is None else f":{spec.lane.key(value)}"
+        lanes[f"workflow:{spec.name}{key}"] = spec.lane.limit
+    for group, limit in options.limits.items():
+        if limit < 1:
+            raise InvalidInput(f"the limit of group {group!r} must be at least 1, got {limit}")
+        lanes[f"group:{group}"] = limit
+    return sorted(lanes.items())
+
+
+def _ms(at: datetime | None, name: str) -> int | None:
+    if at is None:
+        return None
+    if at.tzinfo is None:
+        raise InvalidInput(f"{name} must say its time zone: pass an aware datetime")
+    return round(at.timestamp() * 1000)

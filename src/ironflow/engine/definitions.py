@@ -1,0 +1,282 @@
+"""Steps and workflows as the engine sees them: the author's function and everything that was decided about
+it.
+
+Built once, at import of the author's module, so nothing here may be slow: annotations are resolved and codecs
+built at first use, which is also when names defined further down in the module exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Literal
+
+from ironflow.errors import DefinitionError
+from ironflow.model.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from ironflow.codec.arguments import Arguments
+    from ironflow.codec.values import Codec
+    from ironflow.engine.instance import Instance
+
+#: Step kind of a function that writes to the engine's own database in the transaction that completes the
+#: step.
+TRANSACTION = "transaction"
+
+OnCancel = Literal["wait", "abandon"]
+
+
+class Lane:
+    """A limit on how many runs of a workflow execute at once.
+
+    Parameters:
+        limit: runs that may execute at the same time; sleeping and waiting runs do not count.
+        key: gives each input its own counter (one lane per customer, say); None means one for the whole
+            workflow.
+    """
+
+    __slots__ = ("key", "limit")
+
+    def __init__(self, limit: int, key: Callable[[Any], str] | None = None) -> None:
+        given: Any = limit
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise DefinitionError(f"a lane's limit must be a whole number from 1, not {given!r}")
+        self.limit = limit
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"Lane({self.limit})" if self.key is None else f"Lane({self.limit}, key={self.key!r})"
+
+
+class StepSpec:
+    """A step: its body, its name and its options. Times in milliseconds.
+
+    `arguments` and `result` are the codecs of what goes in and comes out. `reconcile`, set later by its
+    decorator, answers for an interrupted body. `on_cancel` says whether a cancelled body's end is awaited.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_result",
+        "at_most_once",
+        "fn",
+        "heartbeat_timeout_ms",
+        "is_async",
+        "kind",
+        "name",
+        "on_cancel",
+        "reconcile",
+        "retry",
+        "timeout_ms",
+    )
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        *,
+        kind: str = "tool",
+        retry: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        heartbeat_timeout_ms: int | None = None,
+        at_most_once: bool = False,
+        on_cancel: OnCancel = "wait",
+    ) -> None:
+        self.fn = fn
+        self.name = name
+        self.kind = kind
+        self.is_async = is_async_function(fn)
+        self.retry = retry if retry is not None else _ONE_TRY
+        self.timeout_ms = timeout_ms
+        self.heartbeat_timeout_ms = heartbeat_timeout_ms
+        self.at_most_once = at_most_once
+        self.on_cancel = on_cancel
+        self.reconcile: Callable[..., Any] | None = None
+        self._arguments: Arguments | None = None
+        self._result: Codec | None = None
+
+    @property
+    def arguments(self) -> Arguments:
+        if self._arguments is None:
+            from ironflow.codec.arguments import Arguments
+
+            # The connection is the engine's to give: it is no argument, and is not journaled.
+            self._arguments = Arguments(_without_first(self.fn) if self.kind == TRANSACTION else self.fn)
+        return self._arguments
+
+    @property
+    def result(self) -> Codec:
+        if self._result is None:
+            from ironflow.codec.values import codec_for
+
+            self._result = codec_for(hints_of(self.fn).get("return", Any))
+        return self._result
+
+    def __repr__(self) -> str:
+        return f"StepSpec({self.name!r})"
+
+
+class WorkflowSpec:
+    """A workflow: its handler, its name and its options. Times in milliseconds.
+
+    Parameters:
+        fn: the author's function; `main`: what runs it for an instance and gives the coroutine of its result
+            (the layer above supplies it, because it builds the context object authors see).
+        version, compatible: recorded with a run; the run goes on under this version or one that lists it.
+        retry, retry_mode: attempts of the whole run, and whether another one keeps the finished steps.
+        on_exhausted, on_divergence: whether the run fails or pauses when attempts, or the journal's fit, are
+            at an end.
+        strict_inputs: an error rather than a warning when a finished step is called with other arguments.
+        max_recoveries: lost leases after which the run fails; None means only the engine's own ceiling
+            counts.
+        lane, priority, worker_tags: where and when it runs.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        *,
+        main: Callable[[Instance, Any], Coroutine[Any, Any, Any]],
+        version: str = "1",
+        compatible: tuple[str, ...] = (),
+        retry: RetryPolicy | None = None,
+        retry_mode: Literal["resume", "restart"] = "resume",
+        on_exhausted: Literal["fail", "pause"] = "fail",
+        on_divergence: Literal["pause", "fail"] = "pause",
+        strict_inputs: bool = False,
+        timeout_ms: int | None = None,
+        max_recoveries: int | None = None,
+        lane: Lane | None = None,
+        priority: int = 0,
+        worker_tags: tuple[str, ...] = (),
+        events: tuple[Any, ...] = (),
+        cron: tuple[Any, ...] = (),
+    ) -> None:
+        self.fn = fn
+        self.name = name
+        self.main = main
+        self.version = version
+        self.compatible = compatible
+        self.retry = retry if retry is not None else _ONE_TRY
+        self.retry_mode = retry_mode
+        self.on_exhausted = on_exhausted
+        self.on_divergence = on_divergence
+        self.strict_inputs = strict_inputs
+        self.timeout_ms = timeout_ms
+        self.max_recoveries = max_recoveries
+        self.lane = lane
+        self.priority = priority
+        self.worker_tags = worker_tags
+        self.events = events
+        self.cron = cron
+        self.is_async = is_async_function(fn)
+        self._input_name = _input_parameter(fn, name)
+        self.has_input = self._input_name is not None
+
+    @functools.cached_property
+    def input(self) -> Codec:
+        """The codec of the one input; of None for a workflow that takes none."""
+        from ironflow.codec.values import codec_for
+
+        if self._input_name is None:
+            return codec_for(type(None))
+        return codec_for(hints_of(self.fn).get(self._input_name, Any))
+
+    @functools.cached_property
+    def output(self) -> Codec:
+        from ironflow.codec.values import codec_for
+
+        return codec_for(hints_of(self.fn).get("return", Any))
+
+    def __repr__(self) -> str:
+        return f"WorkflowSpec({self.name!r}, version={self.version!r})"
+
+
+_ONE_TRY = RetryPolicy()
+
+
+def name_of(fn: Callable[..., Any], given: str | None, what: str) -> str:
+    """The name a step or workflow goes by: the one given, or the function's own.
+
+    Raises `DefinitionError` for a lambda or an object without a name, since its runs could not be told apart
+    in the journal, and for `|`, which joins the parts of an idempotency key.
+    """
+    name = given
+    if name is None:
+        inner = fn.func if isinstance(fn, functools.partial) else fn
+        name = getattr(inner, "__name__", None)
+        if name is None or name == "<lambda>":
+            raise DefinitionError(
+                f"a {what} needs a name, and {fn!r} has none",
+                hint=f'Give it one: {what}(name="…")(fn), or write a named function.',
+            )
+    check_name(name, what)
+    return name
+
+
+def check_name(name: Any, what: str) -> None:
+    """Refuse names that cannot be journaled and found again: empty, with `|`, or with control characters."""
+    if not isinstance(name, str) or not name or "|" in name or not name.isprintable():
+        raise DefinitionError(
+            f"{name!r} cannot be the name of a {what}",
+            hint="A name is printable text without `|`, which separates the parts of an idempotency key.",
+        )
+
+
+def check_function(fn: Any, what: str) -> None:
+    """Refuse what cannot be called once and return one value."""
+    if not callable(fn):
+        raise DefinitionError(f"a {what} must be a function, not {fn!r}")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise DefinitionError(
+            f"{fn.__qualname__} is a generator; a {what} gives one result",
+            hint="Return a list, or make a step of each item.",
+        )
+
+
+def is_async_function(fn: Any) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - an object's own async __call__ is what is asked for
+
+
+def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The resolved annotations of `fn`; an empty dict where a name in them does not exist at run time.
+
+    Unresolvable annotations (imports under TYPE_CHECKING) are no mistake of the author's: such a value is
+    treated as untyped, which still refuses whatever could not come back equal.
+    """
+    target = fn.func if isinstance(fn, functools.partial) else fn
+    if not (inspect.isroutine(target) or inspect.isclass(target)):
+        target = type(target).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except Exception:
+        return {}
+
+
+def _without_first(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` as seen by a caller who does not pass the first argument."""
+    signature = inspect.signature(fn)
+    first, *others = signature.parameters.values()
+
+    @functools.wraps(fn)
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("only the signature of this function is of use")
+
+    seen.__annotations__ = {k: v for k, v in getattr(fn, "__annotations__", {}).items() if k != first.name}
+    seen.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return seen
+
+
+def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:
+    parameters = list(inspect.signature(fn).parameters.values())
+    fine = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not 1 <= len(parameters) <= 2 or any(p.kind not in fine for p in parameters):
+        shown = ", ".join(str(p) for p in parameters)
+        raise DefinitionError(
+            f"workflow {name} is defined with ({shown}); it takes the context and at most one input",
+            hint="Put several inputs into one dataclass or model: fields can be added later.",
+        )
+    return parameters[1].name if len(parameters) == 2 else None

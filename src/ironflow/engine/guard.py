@@ -1,0 +1,159 @@
+"""Catching what workflow code must not do: look at a clock, roll dice, touch the outside world.
+
+Such a call would give another answer when the run is replayed. It cannot be made impossible, only noticed: an
+audit hook sees files, sockets and processes being opened, and thin wrappers around the usual functions of
+`time`, `random`, `uuid` and `os` see the rest. All of them do nothing but one look at the running loop unless
+this thread is executing workflow code, so steps and the rest of the program pay some tens of nanoseconds.
+
+What is not seen: functions imported by name before the guard was installed, `datetime.now`, and C extensions.
+Imports, tracebacks, warnings and logging open files for good reasons, and are let through.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+import sys
+import time
+import uuid
+from asyncio import events
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ironflow.engine.handler_thread import HandlerThread
+from ironflow.engine.workflow_loop import WorkflowLoop
+from ironflow.errors import ForbiddenInWorkflow
+
+_log = logging.getLogger("ironflow.guard")
+_running_loop = events._get_running_loop
+
+_IN_A_STEP = "I/O belongs in a step: await ctx.step(…)"
+_NOW = "use ctx.now(), which is the same in every replay"
+_RANDOM = "use ctx.random, which gives the same numbers in every replay"
+
+_AUDITED = {
+    "open": "opened a file",
+    "socket.__new__": "made a socket",
+    "socket.connect": "connected a socket",
+    "socket.bind": "bound a socket",
+    "socket.sendto": "sent to a socket",
+    "socket.getaddrinfo": "looked up a host name",
+    "socket.gethostbyname": "looked up a host name",
+    "subprocess.Popen": "started a process",
+    "os.system": "started a process",
+    "os.exec": "replaced the process",
+    "os.posix_spawn": "started a process",
+    "os.fork": "forked the process",
+    "os.listdir": "listed a directory",
+    "os.scandir": "listed a directory",
+    "os.mkdir": "made a directory",
+    "os.remove": "removed a file",
+    "os.rename": "renamed a file",
+    "sqlite3.connect": "opened a database",
+}
+
+_TIME_FUNCTIONS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
+_RANDOM_FUNCTIONS = (
+    *("random", "randint", "randrange", "randbytes", "getrandbits", "choice", "choices", "sample", "shuffle"),
+    *("uniform", "triangular", "gauss", "normalvariate", "lognormvariate", "expovariate", "betavariate"),
+    *("gammavariate", "paretovariate", "vonmisesvariate", "weibullvariate", "seed"),
+)
+# (owner, attribute, what the offence is called, what to do instead)
+_WRAPPED: list[tuple[Any, str, str, str]] = [
+    *((time, name, f"called time.{name}()", _NOW) for name in _TIME_FUNCTIONS),
+    (time, "sleep", "called time.sleep()", "use `await ctx.sleep(…)`, which also survives a restart"),
+    *((random, name, f"called random.{name}()", _RANDOM) for name in _RANDOM_FUNCTIONS),
+    (random, "_urandom", "drew from the system's random numbers", _RANDOM),  # SystemRandom, and so `secrets`
+    (uuid, "uuid1", "called uuid.uuid1()", "use ctx.uuid4()"),
+    (uuid, "uuid4", "called uuid.uuid4()", "use ctx.uuid4()"),
+    (os, "urandom", "called os.urandom()", _RANDOM),
+    (
+        type(os.environ),
+        "__getitem__",
+        "read an environment variable",
+        "read it in a step, or make it part of the input",
+    ),
+]
+
+_EXCUSED = frozenset(
+    {
+        *("importlib", "_frozen_importlib", "_frozen_importlib_external", "zipimport"),
+        *("linecache", "tokenize", "traceback", "warnings", "logging"),
+    }
+)
+_FLOORS = frozenset(
+    {WorkflowLoop._drain.__code__, WorkflowLoop._close_all.__code__, HandlerThread._run.__code__}
+)
+_REMEMBERED_SITES = 1_000
+
+_originals: list[tuple[Any, str, Any]] = []
+_warned: set[tuple[str, str, int]] = set()
+_hooked = False
+
+
+def install() -> None:
+    """Start to watch. Called when the first engine opens, not at import: a program that only imports
+    Ironflow, to start runs elsewhere, keeps the standard library as it is. Safe to call again.
+    """
+    global _hooked
+    if _originals:
+        return
+    for owner, name, what, instead in _WRAPPED:
+        original = getattr(owner, name)
+        _originals.append((owner, name, original))
+        setattr(owner, name, _watched(original, what, instead))
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_audit)
+
+
+def uninstall() -> None:
+    """Put the originals back (tests). An audit hook cannot be taken out; it stays, and does nothing."""
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+    _warned.clear()
+
+
+def _watched(original: Callable[..., Any], what: str, instead: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        loop = _running_loop()
+        if loop.__class__ is WorkflowLoop:
+            _judge(loop, what, instead, sys._getframe(1))
+        return original(*args, **kwargs)
+
+    return watched
+
+
+def _audit(event: str, _args: tuple[Any, ...]) -> None:
+    what = _AUDITED.get(event)
+    if what is None or not _originals:
+        return
+    loop = _running_loop()
+    if loop.__class__ is WorkflowLoop:
+        _judge(loop, what, _IN_A_STEP, sys._getframe(1))
+
+
+def _judge(loop: Any, what: str, instead: str, frame: FrameType) -> None:
+    if loop.is_closed() or _excused(frame):
+        return
+    site = frame.f_code.co_filename, frame.f_lineno
+    message = f"workflow code {what} ({site[0]}:{site[1]}, run {loop.run_id})"
+    if loop.strict:
+        raise ForbiddenInWorkflow(message, hint=f"{instead[0].upper()}{instead[1:]}.")
+    if (what, *site) not in _warned and len(_warned) < _REMEMBERED_SITES:
+        _warned.add((what, *site))
+        _log.warning("%s; a replay will see something else: %s", message, instead)
+
+
+def _excused(frame: FrameType | None) -> bool:
+    """Whether something on the stack, up to the loop, opens files for a reason of its own."""
+    while frame is not None and frame.f_code not in _FLOORS:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _EXCUSED:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,251 @@
+"""A run's journal, indexed for replay.
+
+What it owns: for each step id what is recorded of it, and the facts in the order in which the workflow saw them. What
+it promises: the same journal always gives the same history, whoever reads it and whenever.
+
+An attempt that failed leaves results behind. When the next attempt *resumes*, these are carried over: each is given
+to the workflow as soon as it asks for it, in the order of the journal, and one that is never asked for again is no
+divergence, since the new attempt may take another path where the old one failed. The steps that made the attempt fail
+are not carried, so they execute again. A *restart* carries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ironflow.codec.values import parse
+from ironflow.model import journal as j
+from ironflow.model.journal import Event
+
+STARTED = "started"
+INTERRUPTED = "interrupted"
+RETRYING = "retrying"
+ENDED = "ended"
+CANCELLED = "cancelled"
+
+
+class Recorded:
+    """What the journal holds of one step id."""
+
+    __slots__ = ("due", "ended_tries", "input_hash", "kind", "state", "step_id", "tries_in_attempt")
+
+    def __init__(self, step_id: str) -> None:
+        self.step_id = step_id
+        self.kind = "tool"
+        self.input_hash: str | None = None
+        self.state: str | None = None
+        self.due = 0
+        #: ended over the run's whole life: the number in the idempotency key follows from it
+        self.ended_tries = 0
+        #: ended in this attempt: what the retry policy counts
+        self.tries_in_attempt = 0
+
+
+class Fact:
+    """One recorded fact: what is fed to the workflow, and the time it carried."""
+
+    __slots__ = ("at", "kind", "payload", "seq", "step_id")
+
+    def __init__(self, seq: int, kind: str, step_id: str, at: int, payload: dict[str, Any]) -> None:
+        self.seq = seq
+        self.kind = kind
+        self.step_id = step_id
+        self.at = at
+        self.payload = payload
+
+
+class History:
+    """See the module's docstring. Built once from a journal; the segment that replays it consumes it."""
+
+    __slots__ = (
+        "asked_to_compensate",
+        "carried",
+        "compensations",
+        "facts",
+        "input",
+        "last_seq",
+        "notes",
+        "output",
+        "patches",
+        "recorded",
+        "retries",
+        "slots",
+        "started",
+        "started_at",
+        "timers",
+        "warnings",
+    )
+
+    def __init__(self) -> None:
+        self.input: Any = None
+        self.started_at = 0
+        self.started = False
+        self.last_seq = 0
+        self.recorded: dict[str, Recorded] = {}
+        #: which id the current attempt recorded at a place (`scope/index`): another name there is a divergence
+        self.slots: dict[str, str] = {}
+        self.facts: list[Fact] = []
+        self.carried: dict[str, Fact] = {}
+        self.timers: dict[str, int] = {}
+        self.notes: set[tuple[str, str]] = set()
+        self.patches: set[str] = set()
+        #: id of a registered compensation → its recorded call
+        self.compensations: dict[str, dict[str, Any]] = {}
+        self.output: Any = None
+        self.warnings = 0
+        #: attempts that failed and were followed by another, in this epoch
+        self.retries = 0
+        #: somebody asked for the end of the run and its compensations are to run
+        self.asked_to_compensate = False
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> History:
+        """Index a journal."""
+        history = cls()
+        for event in events:
+            history.last_seq = event.seq
+            handler = _INDEX.get(event.kind)
+            if handler is not None:
+                handler(history, event, parse(event.payload) if event.payload else {})
+        return history
+
+    def step(self, step_id: str) -> Recorded:
+        """What is recorded of a step, made on first mention."""
+        record = self.recorded.get(step_id)
+        if record is None:
+            record = self.recorded[step_id] = Recorded(step_id)
+        return record
+
+
+def _created(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.input, h.started_at = data.get("input"), data.get("t", e.at)
+
+
+def _started(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.started = True
+
+
+def _step_started(h: History, e: Event, data: dict[str, Any]) -> None:
+    step_id = e.step_id or ""
+    record = h.step(step_id)
+    record.kind = data.get("kind", "tool")
+    record.input_hash = data.get("input_hash")
+    record.state = STARTED
+    h.slots[step_id.partition(":")[0]] = step_id
+
+
+def _step_fact(h: History, e: Event, data: dict[str, Any]) -> None:
+    step_id = e.step_id or ""
+    record = h.step(step_id)
+    record.state = ENDED
+    record.ended_tries += 1
+    record.tries_in_attempt += 1
+    h.slots[step_id.partition(":")[0]] = step_id
+    h.facts.append(Fact(e.seq, e.kind, step_id, data.get("t", e.at), data))
+
+
+def _step_retrying(h: History, e: Event, data: dict[str, Any]) -> None:
+    record = h.step(e.step_id or "")
+    record.state, record.due = RETRYING, data.get("due", 0)
+    record.ended_tries += 1
+    record.tries_in_attempt += 1
+
+
+def _step_interrupted(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.step(e.step_id or "").state = INTERRUPTED
+
+
+def _step_cancelled(h: History, e: Event, data: dict[str, Any]) -> None:
+    record = h.step(e.step_id or "")
+    if record.state == STARTED:
+        record.ended_tries += 1
+    record.state = CANCELLED
+
+
+def _timer_started(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.timers[e.step_id or ""] = data["due"]
+
+
+def _timer_fired(h: History, e: Event, data: dict[str, Any]) -> None:
+    step_id = e.step_id or ""
+    h.timers.pop(step_id, None)
+    h.facts.append(Fact(e.seq, e.kind, step_id, data.get("t", e.at), data))
+
+
+def _value(h: History, e: Event, data: dict[str, Any]) -> None:
+    if "patched" in data:
+        h.patches.add(data["patched"])
+    _note(h, e, data)
+
+
+def _note(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.notes.add((e.kind, e.step_id or ""))
+
+
+def _compensation(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.compensations[e.step_id or ""] = data
+    _note(h, e, data)
+
+
+def _output(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.output = data.get("output")
+    _note(h, e, data)
+
+
+def _warning(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.warnings += 1
+    _note(h, e, data)
+
+
+def _cancel_requested(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.asked_to_compensate = bool(data.get("compensate"))
+
+
+def _next_attempt(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.retries = h.retries + 1 if e.kind == j.RUN_RETRYING else 0
+    h.slots.clear()
+    h.timers.clear()
+    h.asked_to_compensate = False
+    if data.get("mode", "resume") == "restart":
+        h.carried.clear()
+        h.notes.clear()
+        h.patches.clear()
+        h.warnings = 0
+        _forget(h, h.recorded)
+    else:
+        blamed = set(data.get("failed_steps", ()))
+        kept = [*h.carried.values(), *h.facts]
+        h.carried = {fact.step_id: fact for fact in kept if fact.step_id not in blamed}
+        _forget(h, [step_id for step_id in h.recorded if step_id not in h.carried])
+    h.facts.clear()
+
+
+def _forget(h: History, step_ids: Iterable[str]) -> None:
+    """These execute again in the new attempt; how many tries they had stays known."""
+    for step_id in step_ids:
+        record = h.recorded[step_id]
+        record.state, record.input_hash, record.tries_in_attempt = None, None, 0
+
+
+_INDEX: dict[str, Any] = {
+    j.RUN_CREATED: _created,
+    j.RUN_STARTED: _started,
+    j.RUN_RETRYING: _next_attempt,
+    j.RUN_REOPENED: _next_attempt,
+    j.CANCEL_REQUESTED: _cancel_requested,
+    j.STEP_STARTED: _step_started,
+    j.STEP_COMPLETED: _step_fact,
+    j.STEP_FAILED: _step_fact,
+    j.STEP_RETRYING: _step_retrying,
+    j.STEP_INTERRUPTED: _step_interrupted,
+    j.STEP_CANCELLED: _step_cancelled,
+    j.STEP_SKIPPED: _note,
+    j.TIMER_STARTED: _timer_started,
+    j.TIMER_FIRED: _timer_fired,
+    j.VALUE_RECORDED: _value,
+    j.COMPENSATION_REGISTERED: _compensation,
+    j.STATUS_SET: _note,
+    j.OUTPUT_SET: _output,
+    j.WARNING: _warning,
+}

@@ -1,0 +1,93 @@
+"""The parts of a workflow's event loop that hold no state: its handles, its arithmetic, and all it refuses.
+
+Most of what an event loop can do is I/O, threads, signals, or running itself. None of it could be replayed,
+so every such method exists here and says, in one sentence, where the work belongs instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any, NoReturn
+
+from ironflow.errors import ForbiddenInWorkflow
+
+#: 31 December 9999 in milliseconds: the latest due time that can be shown as a date in every time zone.
+LATEST_DUE_MS = 253_402_214_400_000
+# A sum of an epoch time and a delay in float seconds is off by less than this many milliseconds. Taking it
+# off before rounding up makes call_later(d) and call_at(time() + d) agree, which different Pythons use for
+# one thing.
+_FLOAT_SLACK_MS = 0.01
+
+
+class Ready(asyncio.Handle):
+    """A callback in the ready queue. Its base would prepare each one for debug mode, which this loop
+    lacks.
+    """
+
+    __slots__ = ()
+    _callback: Callable[..., object]
+    _context: Context
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return "<cancelled callback>" if self._cancelled else f"<callback {describe(self._callback)}>"
+
+
+class LoopBase(asyncio.AbstractEventLoop):
+    """An event loop that refuses everything but what its subclass adds."""
+
+    # Asked by every future and task at its creation. bool() is False, and spares them a Python call.
+    get_debug = staticmethod(bool)
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def get_exception_handler(self) -> None:
+        return None
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def method(self: LoopBase, *_args: Any, **_options: Any) -> NoReturn:
+        raise ForbiddenInWorkflow(
+            f"loop.{name}() was called in workflow code", hint="I/O belongs in a step: await ctx.step(…)"
+        )
+
+    method.__name__ = name
+    method.__qualname__ = f"LoopBase.{name}"
+    return method
+
+
+for _name in dir(asyncio.AbstractEventLoop):
+    if not _name.startswith("_") and _name not in LoopBase.__dict__:
+        setattr(LoopBase, _name, _refused(_name))
+
+
+def due_ms(when: float) -> int:
+    """The due time, in milliseconds since the epoch, of a timer for `when` in seconds: never early."""
+    if when * 1000 >= LATEST_DUE_MS:
+        return LATEST_DUE_MS
+    return math.ceil(when * 1000 - _FLOAT_SLACK_MS)
+
+
+def describe(callback: Any) -> str:
+    """A callback as its author knows it: the task it drives, or the function's name."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"task {owner.get_name()}"
+    return str(getattr(callback, "__qualname__", None) or repr(callback))

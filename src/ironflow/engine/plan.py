@@ -1,0 +1,160 @@
+"""What is to be done next for a run: the value that an `Execution` gives and a segment carries out.
+
+A plan is committed before anything of it happens: its events and row changes are one transition, and only after that
+was answered `applied` do bodies start, bodies stop, and results leave the instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ironflow.engine.requests import StepCall
+from ironflow.model import run as runs
+from ironflow.model.capacity import LeaseRow, QueueRow, RunHead
+from ironflow.model.journal import Event
+from ironflow.model.transition import OWNER, QUEUED, SUSPENDED, Transition
+from ironflow.model.wait import WaitRow
+
+# ---- how a segment ends
+ENDED = "ended"
+SUSPENSION = "suspended"
+RETRY = "retrying"
+PAUSE = "paused"
+
+# ---- what a step of this segment is doing
+WANTED = "wanted"
+EXECUTING = "executing"
+BACKOFF = "backoff"
+STOPPING = "stopping"
+CLOSED = "closed"
+
+
+class StepRun:
+    """One step of a run, from its request to its end, as the segment sees it."""
+
+    __slots__ = (
+        "args_text",
+        "body",
+        "call",
+        "due",
+        "id",
+        "input_hash",
+        "reconciling",
+        "spec",
+        "state",
+        "tries",
+        "try_no",
+    )
+
+    def __init__(self, call: StepCall) -> None:
+        self.call = call
+        self.id = call.id
+        self.spec = call.step
+        self.args_text: str | None = None
+        self.input_hash: str | None = None
+        self.state = WANTED
+        #: 1 + the tries that ended over the run's life; in the idempotency key
+        self.try_no = 1
+        #: tries that ended in this attempt; what the retry policy counts
+        self.tries = 0
+        self.due = 0
+        #: the body asks the author's `reconcile` what became of an interrupted try
+        self.reconciling = False
+        #: the executor's own handle on the running body
+        self.body: Any = None
+
+
+class Leave:
+    """How the segment gives its slot back."""
+
+    __slots__ = ("changes", "due", "kind", "result", "state", "waits")
+
+    def __init__(self, kind: str, state: str) -> None:
+        self.kind = kind
+        self.state = state
+        #: an ended run's outcome, as the waiting caller gets it: the payload of its terminal event
+        self.result: str | None = None
+        self.waits: Sequence[WaitRow] = ()
+        self.due: int | None = None
+        self.changes: dict[str, Any] | None = None
+
+
+class Plan:
+    """Events to commit, bodies to start and to stop afterwards, and the way out if the segment ends."""
+
+    __slots__ = ("changes", "events", "leave", "progress", "start", "state", "stop", "wake_at")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.start: list[StepRun] = []
+        self.stop: list[StepRun] = []
+        self.leave: Leave | None = None
+        #: a new state while the segment goes on (`cancelling`)
+        self.state: str | None = None
+        self.changes: dict[str, Any] | None = None
+        self.progress = False
+        #: when a timer or a back-off of this segment wants attention, ms
+        self.wake_at: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not self.events and self.leave is None
+
+
+def owner_transition(plan: Plan, head: RunHead, token_hash: str) -> Transition:
+    """The owner's write: what the plan journals, and the row changes if the segment leaves."""
+    transition = Transition(head.run_id, OWNER, head.execution_seq, token_hash)
+    transition.events = plan.events
+    transition.progress = plan.progress
+    transition.changes = plan.changes
+    transition.state = plan.state
+    if plan.leave is not None:
+        _leave(transition, plan.leave, head)
+        transition.release = True
+    return transition
+
+
+def activation(plan: Plan, head: RunHead, new_seq: int, lease: LeaseRow) -> Transition:
+    """The one door into execution: take a queued or a due run, with the first commit of its segment.
+
+    A segment that already knows its way out (its first act is a sleep, or nothing was left to do) never holds a lease.
+    """
+    suspended = head.state in runs.SUSPENDED
+    transition = Transition(head.run_id, SUSPENDED if suspended else QUEUED, head.execution_seq)
+    transition.facts = head.facts
+    transition.reservation = head.reservation
+    transition.events = plan.events
+    transition.progress = plan.progress
+    transition.changes = plan.changes
+    transition.new_execution_seq = new_seq
+    transition.dequeue = not suspended
+    transition.clear_waits = suspended
+    if plan.leave is not None:
+        _leave(transition, plan.leave, head)
+    else:
+        transition.state = plan.state or (runs.CANCELLING if head.state == runs.CANCELLING else runs.RUNNING)
+        transition.new_token_hash = lease.token_hash
+        transition.lease = lease
+    return transition
+
+
+def _leave(transition: Transition, leave: Leave, head: RunHead) -> None:
+    transition.state = leave.state
+    transition.ended = leave.kind == ENDED
+    if leave.changes:
+        transition.changes = {**(transition.changes or {}), **leave.changes}
+    if leave.kind == SUSPENSION:
+        transition.facts = head.facts
+        transition.waits = leave.waits
+    elif leave.kind == RETRY:
+        transition.dequeue = False
+        transition.enqueue = QueueRow(
+            head.run_id,
+            head.route,
+            head.priority,
+            0,
+            leave.due or 0,
+            transition.new_execution_seq or head.execution_seq,
+        )

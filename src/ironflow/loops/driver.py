@@ -1,0 +1,82 @@
+"""Drives loops: call `run_once`, count, survive, wait for the interval or a kick.
+
+A pass that fails is logged and counted and does not end its loop; a pass that was full is followed by the next at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+log = logging.getLogger("ironflow.loops")
+
+
+@dataclass(slots=True)
+class Report:
+    """What one pass did. `more` asks for the next pass at once: the batch was full."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    more: bool = False
+    run_ids: list[str] = field(default_factory=list)
+
+    def add(self, name: str, count: int) -> None:
+        """Count something, leaving zeros out."""
+        if count:
+            self.counts[name] = self.counts.get(name, 0) + count
+
+
+class Loop(Protocol):
+    """One loop. `run_once` does a bounded amount of work and may be called at any time, on any node."""
+
+    name: str
+
+    async def run_once(self) -> Report: ...
+
+
+class Driver:
+    """Runs one loop every `interval_ms`, and at once when kicked."""
+
+    def __init__(self, loop: Loop, interval_ms: int) -> None:
+        self.loop = loop
+        self.interval = interval_ms / 1000
+        self.failures = 0
+        self.counts: dict[str, int] = {}
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin driving, in a task of the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._drive(), name=f"ironflow-{self.loop.name}")
+
+    def kick(self) -> None:
+        """Ask for a pass now."""
+        self._kick.set()
+
+    async def stop(self) -> None:
+        """End the loop; a pass under way is cancelled (its transaction commits or does not, either is sound)."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _drive(self) -> None:
+        while True:
+            self._kick.clear()
+            more = False
+            try:
+                report = await self.loop.run_once()
+                more = report.more
+                for name, count in report.counts.items():
+                    self.counts[name] = self.counts.get(name, 0) + count
+            except Exception:
+                self.failures += 1
+                log.exception(
+                    "a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval
+                )
+            if not more:
+                try:
+                    await asyncio.wait_for(self._kick.wait(), self.interval)
+                except TimeoutError:
+                    continue

@@ -1,0 +1,45 @@
+"""The waker: claims due waits and hands their runs to the queue.
+
+Only for runs with neither lease nor queue row: a running run's timers are fired by its owner. Claim first (`waking`,
+exactly one node gets each), then hand off under the run's lock; a node that dies between the two leaves a claim that
+the stale-claim sweep puts back.
+"""
+
+from __future__ import annotations
+
+from ironflow.loops.driver import Report
+from ironflow.model import claim
+from ironflow.model.transition import Locked, Transition
+from ironflow.store.base import Store
+
+#: Bounded, in due order: ten thousand timers due at once must not keep new runs from starting.
+BATCH = 200
+
+
+class Waker:
+    """See the module's docstring. `node` names the claims of this engine node."""
+
+    name = "waker"
+
+    def __init__(self, store: Store, node: str) -> None:
+        self.store = store
+        self.node = node
+
+    async def run_once(self) -> Report:
+        """Wake one batch of due waits, and make delayed segments ready whose time has come."""
+        report = Report()
+        report.add("promoted", await self.store.promote())
+        claimed = await self.store.claim_waits(self.node, BATCH)
+        if claimed:
+            report.more = len(claimed) >= BATCH
+            run_ids = sorted({wait.run_id for wait in claimed})
+
+            def decide(locked: Locked) -> Transition | None:
+                return claim.hand_off(locked, self.node)
+
+            done = await self.store.decide(run_ids, decide)
+            report.run_ids = [run_id for run_id, result in done.items() if isinstance(result, Transition)]
+            report.add("woken", len(report.run_ids))
+        if report.counts:
+            self.store.notify("queue", await self.store.sessions())
+        return report

@@ -1,0 +1,99 @@
+"""What a segment holds on its way through the system: a place in the queue, a reservation, a lease; and who works.
+
+    admitted ─► dispatched ─► executing
+    reservation  assigned      lease
+    on the queue row           its own row
+
+Use of a lane or of a worker is counted from these rows. There is no counter that could drift away from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+READY = "ready"
+#: Not to be handed out before `eligible_at`.
+DELAYED = "delayed"
+#: A lane of the run is full.
+BLOCKED = "blocked"
+#: Promised to a session until `reserved_until`.
+RESERVED = "reserved"
+#: Alone, in a child process: the run was charged with two losses in a row.
+SUSPECT = "suspect"
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """A segment that may be handed out. One per run, so that two wake-ups make one segment."""
+
+    run_id: str
+    route: str
+    priority: int
+    enqueued_at: int
+    eligible_at: int
+    execution_seq: int
+    status: str = READY
+    blocked_lane: str | None = None
+    reserved_by: str | None = None
+    reservation_token: str | None = None
+    reserved_until: int | None = None
+
+
+@dataclass(slots=True)
+class LeaseRow:
+    """The right to execute a segment. `execution_seq` and the token are what every write is checked against."""
+
+    run_id: str
+    execution_seq: int
+    token_hash: str
+    session_id: str
+    acquired_at: int
+    expires_at: int
+    executing: int | None = None
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A live worker process (one incarnation of it) and the evidence by which its death can be proven."""
+
+    session_id: str
+    worker_id: str
+    host: str
+    boot_id: str
+    pid: int
+    process_id: str
+    routes: str
+    slots: int
+    credits: int
+    started_at: int
+    heartbeat_at: int
+    expires_at: int
+    lock_path: str | None = None
+    lock_device: int | None = None
+    lock_inode: int | None = None
+    wake_address: str | None = None
+    suspect_since: int | None = None
+    draining: int = 0
+
+
+@dataclass(slots=True)
+class RunHead:
+    """What a worker needs to take a run on: the queue row and the fence as they were peeked."""
+
+    run_id: str
+    workflow: str
+    version: str
+    state: str
+    route: str
+    root_run_id: str
+    created_at: int
+    execution_seq: int
+    facts: int
+    attempt: int
+    priority: int
+    consecutive_recoveries: int
+    charged_recoveries: int
+    compensating_for: str | None
+    deadline_at: int | None
+    warnings: int = 0
+    reservation: str | None = None

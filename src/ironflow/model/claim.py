@@ -1,0 +1,56 @@
+"""Waking a suspended run: claim, hand-off, and the way back for a claim whose node died.
+
+The hand-off deletes the run's wait rows in the transaction that inserts the queue row, under the run's lock: two
+wake-ups of one run make one segment, and the stale-claim sweep can never find a claim whose run is already queued.
+"""
+
+from __future__ import annotations
+
+from ironflow.model import run as runs
+from ironflow.model import wait as waits
+from ironflow.model.capacity import QueueRow
+from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.wait import WaitRow
+
+
+def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
+    """Put a suspended run into the queue. `node` given: only if it still holds the claim of one of its waits."""
+    row = locked.row
+    if row.state not in runs.SUSPENDED or locked.lease is not None or locked.queue is not None:
+        return None
+    if node is not None and not any(w.status == waits.WAKING and w.claimed_by == node for w in locked.waits):
+        return None
+    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition.state = runs.PENDING
+    transition.clear_waits = True
+    transition.enqueue = QueueRow(
+        row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq
+    )
+    return transition
+
+
+def stale(locked: Locked, older_than: int) -> Transition | None:
+    """Put claims back whose node died between claim and hand-off: each to the status it was claimed from.
+
+    A run with a lease or a queue row belongs to the capacity scanner and is left alone.
+    """
+    if locked.lease is not None or locked.queue is not None:
+        return None
+    back: list[WaitRow] = []
+    touched = False
+    for wait in locked.waits:
+        if wait.status == waits.WAKING and (wait.claimed_at or 0) <= older_than:
+            touched = True
+            back.append(
+                WaitRow(
+                    wait.run_id, wait.step_id, wait.kind, wait.pre_claim_status or waits.WAITING, wait.due_at
+                )
+            )
+        else:
+            back.append(wait)
+    if not touched:
+        return None
+    transition = Transition(locked.row.run_id, LOCKED, locked.row.execution_seq)
+    transition.clear_waits = True
+    transition.waits = back
+    return transition

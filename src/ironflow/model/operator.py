@@ -1,0 +1,161 @@
+"""What a person may do to a run: cancel, pause, resume, reopen. Each is a change of ownership, decided on the lock.
+
+Each raises `execution_seq`, so that whoever executes the run is fenced off at its next write and does not have to be
+asked first. Refusals raise and change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ironflow.errors import InvalidTransition
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model.capacity import QueueRow
+from ironflow.model.journal import Event
+from ironflow.model.transition import LOCKED, Audit, Locked, Transition
+
+
+def _taken(locked: Locked, action: str, actor: str, **fields: object) -> Transition:
+    row = locked.row
+    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition.new_execution_seq = row.execution_seq + 1
+    transition.release = locked.lease is not None
+    transition.dequeue = locked.queue is not None
+    transition.audit = [Audit(action, actor, row.run_id, fields)]
+    return transition
+
+
+def cancel(locked: Locked, actor: str, *, force: bool = False) -> Transition | None:
+    """End a live run. With compensations registered it goes through `cancelling`, unless `force` skips them.
+
+    Cancelling a cancelled run changes nothing; a run that ended otherwise cannot be cancelled any more.
+
+    Raises:
+        InvalidTransition: the run ended as completed, warning or failed.
+    """
+    row = locked.row
+    if row.state == runs.CANCELLED or (row.state == runs.CANCELLING and not force):
+        return None
+    if row.ended:
+        raise InvalidTransition(f"run {row.run_id} has ended as {row.state}; there is nothing left to cancel")
+    compensate = row.compensations > 0 and not force
+    transition = _taken(locked, "run.cancel", actor, force=force, state=row.state)
+    transition.clear_waits = True
+    request = {"by": actor, "compensate": compensate, "force": force}
+    transition.events = [Event(0, j.CANCEL_REQUESTED, None, json.dumps(request))]
+    if compensate:
+        transition.state = runs.CANCELLING
+        transition.changes = {"compensating_for": runs.CANCELLED, "resume_state": None, "reason": None}
+        transition.dequeue = locked.queue is not None
+        transition.enqueue = QueueRow(
+            row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq + 1
+        )
+    else:
+        transition.state = runs.CANCELLED
+        transition.ended = True
+        transition.changes = {"resume_state": None, "reason": None}
+        transition.events.append(Event(0, j.RUN_CANCELLED, None, json.dumps({"by": actor})))
+    return transition
+
+
+def pause(locked: Locked, actor: str) -> Transition | None:
+    """Hold a live run where it is. Pausing a paused run changes nothing.
+
+    Raises:
+        InvalidTransition: the run has ended, is ending, or is a child (only whole trees are paused, by their root).
+    """
+    row = locked.row
+    if row.state == runs.PAUSED:
+        return None
+    if row.parent_run_id is not None:
+        raise InvalidTransition(f"run {row.run_id} is a child; pause its root {row.root_run_id}")
+    runs.check(row.run_id, row.state, runs.PAUSED)
+    transition = _taken(locked, "run.pause", actor, state=row.state)
+    resume_state = runs.PENDING if row.state == runs.RUNNING else row.state
+    transition.state = runs.PAUSED
+    transition.changes = {"resume_state": resume_state, "reason": "PAUSED_BY_OPERATOR"}
+    transition.events = [
+        Event(0, j.RUN_PAUSED, None, json.dumps({"reason": "PAUSED_BY_OPERATOR", "by": actor}))
+    ]
+    return transition
+
+
+def resume(locked: Locked, actor: str) -> Transition:
+    """Put a paused run back where it was; one that executed comes back as `pending` and replays.
+
+    Raises:
+        InvalidTransition: the run is not paused, or is a child.
+    """
+    row = locked.row
+    if row.state != runs.PAUSED:
+        raise InvalidTransition(f"run {row.run_id} is {row.state}; only a paused run can be resumed")
+    if row.parent_run_id is not None:
+        raise InvalidTransition(f"run {row.run_id} is a child; resume its root {row.root_run_id}")
+    target = runs.resumed_state(row.resume_state)
+    if target in runs.SUSPENDED and not locked.waits:
+        target = runs.PENDING
+    runs.check(row.run_id, row.state, target)
+    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition.state = target
+    transition.changes = {"resume_state": None, "reason": None}
+    transition.events = [Event(0, j.RUN_UNPAUSED, None, json.dumps({"by": actor, "state": target}))]
+    transition.audit = [Audit("run.resume", actor, row.run_id, {"state": target})]
+    if target in runs.QUEUED:
+        transition.enqueue = QueueRow(
+            row.run_id,
+            row.route,
+            row.priority,
+            row.created_at,
+            max(locked.now, row.scheduled_at or 0),
+            row.execution_seq,
+        )
+    return transition
+
+
+def reopen(locked: Locked, actor: str, failed_steps: list[str]) -> Transition:
+    """Retry a failed or cancelled run by hand: the next epoch, finished steps kept, the failed ones executed again.
+
+    Raises:
+        InvalidTransition: the run is live, or ended well.
+    """
+    row = locked.row
+    runs.check(row.run_id, row.state, runs.PENDING) if row.ended else _not_ended(row)
+    transition = _taken(locked, "run.reopen", actor, state=row.state)
+    transition.state = runs.PENDING
+    transition.changes = {
+        "epoch": row.epoch + 1,
+        "attempt": row.attempt + 1,
+        "ended_at": None,
+        "reason": None,
+        "consecutive_recoveries": 0,
+        "charged_recoveries": 0,
+        "compensating_for": None,
+    }
+    payload = {"by": actor, "mode": "resume", "failed_steps": failed_steps}
+    transition.events = [Event(0, j.RUN_REOPENED, None, json.dumps(payload))]
+    transition.enqueue = QueueRow(
+        row.run_id, row.route, row.priority, locked.now, locked.now, row.execution_seq + 1
+    )
+    return transition
+
+
+def _not_ended(row: runs.RunRow) -> None:
+    raise InvalidTransition(f"run {row.run_id} is {row.state}; only a failed or cancelled run can be retried")
+
+
+def release(locked: Locked, session: str) -> Transition | None:
+    """A worker gives a run back by itself (drain): queued at once, no recovery counted, the fence raised."""
+    row, lease = locked.row, locked.lease
+    if lease is None or lease.session_id != session or row.state not in runs.OWNED:
+        return None
+    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition.new_execution_seq = row.execution_seq + 1
+    transition.release = True
+    if row.state != runs.CANCELLING:
+        transition.state = runs.PENDING
+    transition.events = [Event(0, j.RUN_RELEASED, None, json.dumps({"session": session}))]
+    transition.enqueue = QueueRow(
+        row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq + 1
+    )
+    return transition

@@ -1,0 +1,35 @@
+"""Step states and the moves between them, as they fold from the journal.
+
+A step has no row of its own: its state is what its events say. This table holds what those events may do, so that a
+journal which claims the impossible is refused by `fold` and found by `ironflow doctor`.
+"""
+
+from __future__ import annotations
+
+SCHEDULED = "scheduled"
+RUNNING = "running"
+WAITING = "waiting"
+COMPLETED = "completed"
+FAILED = "failed"
+RETRYING = "retrying"
+INTERRUPTED = "interrupted"
+CANCELLED = "cancelled"
+SKIPPED = "skipped"
+TIMED_OUT = "timed_out"
+
+TRANSITIONS: dict[str, frozenset[str]] = {
+    SCHEDULED: frozenset({RUNNING, WAITING, SKIPPED, CANCELLED}),
+    RUNNING: frozenset({COMPLETED, FAILED, RETRYING, INTERRUPTED, CANCELLED, TIMED_OUT}),
+    WAITING: frozenset({COMPLETED, FAILED, CANCELLED, TIMED_OUT}),
+    RETRYING: frozenset({RUNNING, CANCELLED, FAILED}),
+    INTERRUPTED: frozenset({RUNNING, COMPLETED, FAILED, CANCELLED}),
+    # An ended step runs again only in a later attempt or after the run was reopened.
+    FAILED: frozenset({RUNNING}),
+    TIMED_OUT: frozenset({RUNNING}),
+    CANCELLED: frozenset({RUNNING}),
+    # A restart executes every step again; within one attempt a completed step never does.
+    COMPLETED: frozenset({RUNNING}),
+    SKIPPED: frozenset(),
+}
+STATES = frozenset(TRANSITIONS)
+ENDED = frozenset({COMPLETED, FAILED, CANCELLED, SKIPPED, TIMED_OUT})

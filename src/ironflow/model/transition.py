@@ -1,0 +1,128 @@
+"""A transition: one change of one run, decided purely, applied by a store in one transaction.
+
+It is a value: a guard (what must still be true), the journal events, and the rows that change with them. A store
+checks the guard on the locked run row and writes everything or nothing. What it answers is one of the words below; a
+refused transition has written nothing and harmed no neighbour in its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ironflow.model.capacity import LeaseRow, QueueRow
+from ironflow.model.journal import Event
+from ironflow.model.run import RunRow
+from ironflow.model.wait import WaitRow
+
+# ---- guards
+#: The writer holds the lease: execution_seq, token and an owned state; `facts` too where the segment leaves.
+OWNER = "owner"
+#: The queue row is there as it was peeked, and the workflow is not paused.
+QUEUED = "queued"
+#: The run is suspended as it was peeked: a waker beside a free slot resolves the wait and activates at once.
+SUSPENDED = "suspended"
+#: The run does not exist yet.
+FRESH = "fresh"
+#: Decided on the locked row: nothing is left to check.
+LOCKED = "locked"
+
+# ---- answers
+APPLIED = "applied"
+#: Another owner, or none: the writer must drop the run and write nothing more.
+STALE = "stale"
+#: A fact arrived from outside since the segment last looked: read it and go on instead of leaving.
+NEWS = "news"
+#: The guard no longer holds: somebody else took the run, or it is held. Drop the instance.
+LOST = "lost"
+#: The run id, the idempotency key or the concurrency key is taken.
+EXISTS = "exists"
+
+
+class Transition:
+    """One change of one run. Mutable while it is built, never after it was submitted."""
+
+    __slots__ = (
+        "audit",
+        "changes",
+        "clear_waits",
+        "dequeue",
+        "enqueue",
+        "ended",
+        "events",
+        "execution_seq",
+        "facts",
+        "guard",
+        "lanes",
+        "lease",
+        "new_execution_seq",
+        "new_token_hash",
+        "progress",
+        "release",
+        "reservation",
+        "row",
+        "run_id",
+        "state",
+        "token_hash",
+        "waits",
+    )
+
+    def __init__(
+        self, run_id: str, guard: str, execution_seq: int = 0, token_hash: str | None = None
+    ) -> None:
+        self.run_id = run_id
+        self.guard = guard
+        #: the fence as the writer knows it
+        self.execution_seq = execution_seq
+        self.token_hash = token_hash
+        self.facts: int | None = None
+        self.reservation: str | None = None
+        #: journal
+        self.events: list[Event] = []
+        #: the new row (guard FRESH only)
+        self.row: RunRow | None = None
+        #: the run row: state is None where it stays
+        self.state: str | None = None
+        self.new_execution_seq: int | None = None
+        self.new_token_hash: str | None = None
+        self.ended = False
+        #: a new step completed after a recovery: the count of consecutive ones starts again
+        self.progress = False
+        #: rarely changed columns, by name
+        self.changes: dict[str, Any] | None = None
+        #: queue, lease, waits, lanes
+        self.enqueue: QueueRow | None = None
+        self.dequeue = False
+        self.lease: LeaseRow | None = None
+        self.release = False
+        self.waits: Sequence[WaitRow] = ()
+        self.clear_waits = False
+        self.lanes: Sequence[tuple[str, int]] = ()
+        self.audit: Sequence[Audit] = ()
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(event.kind for event in self.events)
+        return f"Transition({self.run_id}, {self.guard}, seq={self.execution_seq}, state={self.state}, [{kinds}])"
+
+
+@dataclass(slots=True)
+class Audit:
+    """One row of the audit log, written in the transaction of what it tells."""
+
+    action: str
+    actor: str
+    run_id: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Locked:
+    """A run as a decision sees it: every row locked, time read after the locks."""
+
+    row: RunRow
+    last_seq: int
+    queue: QueueRow | None
+    lease: LeaseRow | None
+    waits: list[WaitRow]
+    now: int

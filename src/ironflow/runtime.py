@@ -1,0 +1,475 @@
+"""The engine as programs open it: `async with ironflow.open(...)`, or `with` for scripts; and the handle of a run.
+
+Translation only: every method is one call of a command, a read, or a wait. The synchronous form runs the same engine
+on a loop in a thread (`engine.wait(coroutine)`); there are no twin classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from ironflow.codec.exceptions import decode_error
+from ironflow.codec.values import parse
+from ironflow.config import Settings
+from ironflow.context.workflows import Workflow
+from ironflow.engine import commands
+from ironflow.engine.commands import Start
+from ironflow.engine.history import History
+from ironflow.engine.registry import Registry
+from ironflow.engine.why import Hold, holds
+from ironflow.errors import RunCancelled, RunFailed, RunNotFound, RunPaused
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model.journal import Event, StepView, fold
+from ironflow.model.run import RunRow
+from ironflow.model.transition import EXISTS, LOST
+from ironflow.store import connect
+from ironflow.store.base import RunFilter, Store
+from ironflow.worker.embedded import Worker
+from ironflow.worker.results import Results
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+#: How long a wait for a run of another process pauses between two looks, seconds: from, to.
+LOOK = (0.01, 0.5)
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run as it stands: its row, and what its journal says."""
+
+    row: RunRow
+    steps: dict[str, StepView]
+    input: Any
+    output: Any
+    error: dict[str, Any] | None
+
+    @property
+    def run_id(self) -> str:
+        return self.row.run_id
+
+    @property
+    def state(self) -> str:
+        return self.row.state
+
+
+class Run(Generic[Out]):
+    """The handle of one run. Waiting for it never harms it."""
+
+    def __init__(
+        self, engine: Engine, run_id: str, workflow: Workflow[Any, Out] | None, created: bool = True
+    ) -> None:
+        self.engine = engine
+        self.id = run_id
+        self.workflow = workflow
+        #: False if the run existed already (same id or idempotency key)
+        self.created = created
+
+    async def result(self, *, timeout: float | None = None) -> Out:
+        """The run's output.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
+
+        Raises:
+            RunFailed: it failed; raised from the original error.
+            RunCancelled, RunPaused: it was cancelled, or is held for a person.
+            TimeoutError: it did not end in time. It goes on all the same.
+        """
+        async with asyncio.timeout(timeout):
+            state, payload = await self.engine._ended(self.id)
+        data = parse(payload) if payload else {}
+        if state in (runs.COMPLETED, runs.WARNING):
+            if self.workflow is None:
+                output: Out = data.get("output")
+                return output
+            return self.workflow.spec.output.validate(data.get("output"))  # type: ignore[no-any-return]
+        if state == runs.FAILED:
+            error = decode_error(data["error"])
+            raise RunFailed(self.id, error) from error
+        if state == runs.CANCELLED:
+            raise RunCancelled(self.id)
+        row = await self.engine.store.run(self.id)
+        raise RunPaused(self.id, reason=row.reason if row is not None else None)
+
+    async def status(self) -> RunView:
+        """The run as it stands."""
+        return await self.engine.get(self.id)
+
+    async def why(self) -> list[Hold]:
+        """Every reason why the run is not executing, with the earliest time at which it can lift."""
+        return await holds(self.engine.store, self.id)
+
+    async def journal(self) -> AsyncIterator[JournalEvent]:
+        """The events so far, in order."""
+        for event in await self.engine.store.journal(self.id):
+            yield event
+
+    async def cancel(self, *, force: bool = False) -> bool:
+        """End the run; `force` skips its compensations. Returns whether anything changed."""
+        return await self.engine.cancel(self.id, force=force)
+
+    async def pause(self) -> bool:
+        """Hold the run where it is."""
+        return await self.engine.pause(self.id)
+
+    async def resume(self) -> bool:
+        """Let a paused run go on."""
+        return await self.engine.resume(self.id)
+
+    async def retry(self) -> bool:
+        """Reopen a failed or cancelled run."""
+        return await self.engine.retry(self.id)
+
+
+JournalEvent = Event
+
+
+class Engine:
+    """An open database, with or without a worker in this process. Use as `async with`, or `with` in scripts."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        workflows: Iterable[Workflow[Any, Any]] | None = None,
+        worker: bool = True,
+        concurrency: int | None = None,
+        threads: int | None = None,
+        settings: Settings | None = None,
+        worker_id: str | None = None,
+        tags: Sequence[str] = (),
+        strict: bool = False,
+    ) -> None:
+        self.settings = settings or Settings.load(database_url=url, concurrency=concurrency, threads=threads)
+        self.url = url or self.settings.database_url
+        self.registry = Registry(w.spec for w in workflows or ())
+        self.workflows = {w.name: w for w in workflows or ()}
+        self.results = Results()
+        self.store: Store
+        self.worker: Worker | None = None
+        self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tuple(tags), strict
+        self._thread: _LoopThread | None = None
+        self.actor = _actor()
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Engine:
+        self.store = await connect(self.url, settings=self.settings)
+        if self._with_worker:
+            self.worker = Worker(
+                self.store,
+                self.registry,
+                self.settings,
+                self.results,
+                worker_id=self._worker_id,
+                tags=self._tags,
+                strict=self._strict,
+            )
+            try:
+                await self.worker.start()
+            except BaseException:
+                await self.store.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, *, drain_ms: int | None = None) -> None:
+        """Leave: let what executes here end within the drain limit, give the rest back, close the database."""
+        if self.worker is not None:
+            await self.worker.stop(drain_ms=drain_ms)
+            self.worker = None
+        await self.store.close()
+
+    def __enter__(self) -> Engine:
+        self._thread = _LoopThread()
+        try:
+            self._thread.run(self.__aenter__())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        try:
+            self._thread.run(self.close())
+        finally:
+            self._thread.stop()
+
+    def wait(self, aw: Awaitable[T]) -> T:
+        """Run a coroutine of this engine from a script: `engine.wait(engine.run(order, o))`."""
+        if self._thread is None:
+            raise RuntimeError(
+                "engine.wait is for `with ironflow.open(...)`; inside `async with`, await it instead"
+            )
+        return self._thread.run(aw)
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        wf: Workflow[In, Out],
+        input: In = None,  # type: ignore[assignment]
+        /,
+        *,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        concurrency_key: str | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        worker_tags: Sequence[str] = (),
+        limits: Mapping[str, int] | None = None,
+        at: datetime | None = None,
+        deadline: datetime | None = None,
+    ) -> Run[Out]:
+        """Start a run; it is durable when this returns.
+
+        Args:
+            wf: the workflow.
+            input: its one input.
+            id: the run's id; starting an id again gives the run that has it.
+            idempotency_key: the same key and input give the same run.
+            concurrency_key: refused while a live run holds it.
+            priority: −100…100, higher first; the workflow's own if None.
+            labels: shown, and selected by, in lists.
+            worker_tags: tags a worker must carry, added to the workflow's own.
+            limits: at most so many runs of these groups execute at once.
+            at: not before this time (aware).
+            deadline: the run fails if it has not ended by then (aware).
+
+        Raises:
+            InvalidInput, InvalidPriority, IdempotencyKeyConflict, ConcurrencyConflict: nothing was started.
+        """
+        options = Start(
+            id,
+            idempotency_key,
+            concurrency_key,
+            priority,
+            labels or {},
+            worker_tags,
+            limits or {},
+            at,
+            deadline,
+        )
+        self._know(wf)
+        store = self.store
+        row, created, lanes = commands.new_run(
+            wf.spec, input, options, store.now(), self.settings.max_payload_bytes
+        )
+        answer = None
+        if self._fits_here(row, lanes):
+            assert self.worker is not None
+            history = History()
+            history.input, history.started_at = parse(created)["input"], row.created_at
+            answer = await self.worker.start_here(row, created, history)
+            if (
+                answer == LOST
+            ):  # the workflow is paused: the run is created all the same, and waits in the queue
+                row, created, lanes = commands.new_run(
+                    wf.spec, input, options, store.now(), self.settings.max_payload_bytes
+                )
+                answer = None
+        if answer is None:
+            submitted = store.submit(commands.queued(row, created, lanes))
+            answer = submitted if isinstance(submitted, str) else await submitted
+            self._enqueued(row)
+        if answer == EXISTS:
+            held = await commands.taken_by(store, row, row.input_hash)
+            return Run(self, held.run_id, wf, created=False)
+        return Run(self, row.run_id, wf)
+
+    async def run(self, wf: Workflow[In, Out], input: In = None, /, **start: Any) -> Out:  # type: ignore[assignment]
+        """Start a run and wait for its output."""
+        return await (await self.start(wf, input, **start)).result()
+
+    def _know(self, wf: Workflow[Any, Any]) -> None:
+        if wf.name not in self.registry:
+            self.registry.add(wf.spec)
+            self.workflows[wf.name] = wf
+            if self.worker is not None:
+                self.worker.session.serve(wf.spec)
+
+    def _fits_here(self, row: RunRow, lanes: list[tuple[str, int]]) -> bool:
+        """Whether the run may skip the queue: a slot is free here, nobody waits for it, and no lane must be asked."""
+        worker = self.worker
+        return (
+            worker is not None
+            and worker.free > 0
+            and not worker.dispatcher.backlog
+            and not lanes
+            and row.scheduled_at is None
+            and worker.session.can_take(row.route)
+        )
+
+    def _enqueued(self, row: RunRow) -> None:
+        worker = self.worker
+        if worker is not None:
+            if row.scheduled_at is not None:
+                worker.dispatcher.expect(row.scheduled_at)
+            if worker.session.can_take(row.route):
+                worker.dispatcher.wake()
+                if worker.free > 0 or not worker.session.peers:
+                    return
+            self.store.notify("queue", worker.session.peers)
+        else:
+            self._tell_workers()
+
+    def _tell_workers(self) -> None:
+        async def tell() -> None:
+            self.store.notify("queue", await self.store.sessions())
+
+        self._telling = asyncio.get_running_loop().create_task(tell())
+
+    # ---- reading and commanding --------------------------------------------------------------------------------------
+
+    def handle(self, run_id: str, wf: Workflow[Any, Out] | None = None) -> Run[Out]:
+        """The handle of a run that exists."""
+        return Run(self, run_id, wf)
+
+    async def get(self, run_id: str) -> RunView:
+        """A run as it stands.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        row = await self.store.run(run_id)
+        if row is None:
+            raise RunNotFound(f"no run has the id {run_id!r}")
+        folded = fold(await self.store.journal(run_id))
+        return RunView(row, folded.steps, folded.input, folded.output, folded.error)
+
+    async def list(self, filter: RunFilter | None = None) -> list[RunRow]:
+        """Runs, newest first."""
+        return await self.store.runs(filter or RunFilter())
+
+    async def cancel(self, run_id: str, *, force: bool = False) -> bool:
+        """End a run. Returns whether anything changed."""
+        return await self._told(run_id, commands.cancel(self.store, run_id, self.actor, force=force))
+
+    async def pause(self, run_id: str) -> bool:
+        """Hold a run."""
+        return await self._told(run_id, commands.pause(self.store, run_id, self.actor))
+
+    async def resume(self, run_id: str) -> bool:
+        """Let a paused run go on."""
+        return await self._told(run_id, commands.resume(self.store, run_id, self.actor))
+
+    async def retry(self, run_id: str) -> bool:
+        """Reopen a failed or cancelled run."""
+        return await self._told(run_id, commands.retry(self.store, run_id, self.actor))
+
+    async def _told(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
+        changed = await command
+        if self.worker is not None:
+            await self.worker.check(run_id)
+            self.worker.dispatcher.expect(0)
+        return changed
+
+    async def _ended(self, run_id: str) -> tuple[str, str | None]:
+        """Wait until a run has ended or is paused; by being told if it ends here, else by looking."""
+        waiter = self.results.waiter(run_id)
+        pause, most = LOOK
+        try:
+            while True:
+                local = self.worker is not None and run_id in self.worker.segments
+                if not local:
+                    found = await self._outcome(run_id)
+                    if found is not None:
+                        return found
+                try:
+                    return await asyncio.wait_for(asyncio.shield(waiter), most if local else pause)
+                except TimeoutError:
+                    if waiter.done():
+                        return waiter.result()
+                    pause = min(pause * 2, most)
+        finally:
+            self.results.forget(run_id, waiter)
+
+    async def _outcome(self, run_id: str) -> tuple[str, str | None] | None:
+        row = await self.store.run(run_id)
+        if row is None:
+            raise RunNotFound(f"no run has the id {run_id!r}")
+        if row.state == runs.PAUSED:
+            return row.state, None
+        if not row.ended:
+            return None
+        for event in reversed(await self.store.journal(run_id)):
+            if event.kind in j.TERMINAL_KINDS:
+                return row.state, event.payload
+        return row.state, None
+
+
+class _LoopThread:
+    """A loop in a thread, for the synchronous form."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ironflow-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, aw: Awaitable[T]) -> T:
+        async def await_it() -> T:
+            return await aw
+
+        return asyncio.run_coroutine_threadsafe(await_it(), self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def open(
+    url: str | None = None,
+    *,
+    workflows: Iterable[Workflow[Any, Any]] | None = None,
+    worker: bool = True,
+    concurrency: int | None = None,
+    threads: int | None = None,
+    settings: Settings | None = None,
+) -> Engine:
+    """Open a database and, unless told otherwise, work on it.
+
+    Args:
+        url: `sqlite:///file.db` (relative), `sqlite:////abs/file.db` or `postgresql://…`; default `sqlite:///ironflow.db`.
+        workflows: what this process can execute; a workflow that is started here is added by itself.
+        worker: False only starts, reads and commands.
+        concurrency: runs that execute here at once.
+        threads: `def` steps that execute here at once.
+        settings: everything else; see the reference.
+    """
+    return Engine(
+        url, workflows=workflows, worker=worker, concurrency=concurrency, threads=threads, settings=settings
+    )
+
+
+def run(
+    wf: Workflow[In, Out], input: In = None, /, *, url: str = "sqlite:///ironflow.db", **start: Any
+) -> Out:  # type: ignore[assignment]
+    """Run a workflow from a script and return its output: one line, durable."""
+    with open(url, workflows=[wf]) as engine:
+        return engine.wait(engine.run(wf, input, **start))
+
+
+def _actor() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"

@@ -1,0 +1,225 @@
+"""Group commit: what many callers submit in the same moment is committed once.
+
+Owns the way of a transition from its caller to the writer and of the answer back; knows no database. A lone
+caller commits on the spot, inside its own call: a hop to another thread and back would cost more than it
+saves. Otherwise items gather to the end of the loop's tick and go over together; what arrives while a
+commit is under way is the next batch. Each batch is answered with one wake-up of the loop.
+
+It promises that every future is answered: with the word of the store, or with the error that befell its own
+transition. Order is kept for the items of one run, of which a batch holds at most one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+from ironflow.errors import StoreError
+from ironflow.model.transition import Transition
+from ironflow.store.plan import payload_size
+
+#: The bounds of one transaction: its length is what every other writer waits for.
+BATCH_ROWS = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
+#: A lone commit blocks the loop while it lasts. On a disk slower than this (seconds) it goes to the
+#: writer's thread.
+INLINE_MEAN = 0.001
+
+Answer = str | Exception
+Result = TypeVar("Result")
+
+
+class Backend(Protocol):
+    """What a committer needs of a database. `commit` and `perform` run in the writer's thread."""
+
+    def commit(self, batch: Sequence[Transition]) -> Sequence[Answer]:
+        """Apply a batch in one transaction; one answer each, never an exception for the whole."""
+        ...
+
+    def try_commit(self, change: Transition) -> Answer | None:
+        """Apply one transition if the turn is free this instant, else None. Called in the loop."""
+        ...
+
+    def perform(self, job: Callable[[], Any]) -> Any:
+        """Run a job that has its own transactions."""
+        ...
+
+    def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
+        """Run a short job if the turn is free this instant: (done, result). Called in the loop."""
+        ...
+
+
+class Job:
+    """Work for the writer's thread that shares its transaction with nobody."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+
+Item = tuple["Transition | Job", "asyncio.Future[Any]"]
+
+
+def next_batch(backlog: deque[Item]) -> list[Item]:
+    """Take the next batch off a backlog: a job alone, or transitions of different runs within the bounds.
+
+    A second transition of a run stays in front of the backlog, so that it meets what the first one wrote.
+    """
+    batch: list[Item] = []
+    later: list[Item] = []
+    seen: set[str] = set()
+    size = 0
+    while backlog and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
+        item = backlog[0]
+        what = item[0]
+        if isinstance(what, Job):
+            if not batch:
+                batch.append(backlog.popleft())
+            break
+        backlog.popleft()
+        if what.run_id in seen:
+            later.append(item)
+            continue
+        seen.add(what.run_id)
+        batch.append(item)
+        size += payload_size(what)
+    backlog.extendleft(reversed(later))
+    return batch
+
+
+class Committer:
+    """Gathers, hands over, answers. Belongs to one event loop; its thread lives until `close`."""
+
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
+        #: How many segments the worker beside this store has; it keeps this up to date. 0 and 1 mean a lone
+        #: caller.
+        self.live_segments = 0
+        self._backend = backend
+        self._loop = loop
+        self._gathered: list[Item] = []
+        self._unanswered = 0
+        self._closed = False
+        #: Mean duration of a commit of one transition, in seconds: a moving average over about 8 of them.
+        self._mean = 0.0
+        self._handed: SimpleQueue[list[Item] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="ironflow-writer", daemon=True)
+        self._thread.start()
+
+    # ---- in the loop
+    def submit(self, change: Transition) -> str | asyncio.Future[str]:
+        """See `Store.submit`.
+
+        Raises:
+            StoreError: the store is closed, or a lone commit failed; nothing was written.
+        """
+        if self._may_go_alone:
+            started = perf_counter()
+            answer = self._backend.try_commit(change)
+            if answer is not None:
+                self._measure(perf_counter() - started)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+        return self._gather(change)
+
+    async def run(self, job: Callable[[], Result], *, short: bool = False) -> Result:
+        """Run a job on the writer between two batches; a `short` one on the spot for a lone caller."""
+        if short and self._may_go_alone:
+            done, result = self._backend.try_perform(job)
+            if done:
+                return result  # type: ignore[no-any-return]
+        return await self._gather(Job(job))  # type: ignore[no-any-return]
+
+    @property
+    def _may_go_alone(self) -> bool:
+        return (
+            self.live_segments <= 1 and not self._unanswered and self._mean < INLINE_MEAN and not self._closed
+        )
+
+    def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StoreError("the store is closed", hint="open it again; nothing was written")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append((what, future))
+        self._unanswered += 1
+        return future
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            self._handed.put(gathered)
+
+    def _answer(self, items: list[Item], answers: Sequence[Any]) -> None:
+        self._unanswered -= len(items)
+        for (_, future), answer in zip(items, answers, strict=True):
+            if future.done():
+                continue  # its caller was cancelled; what it asked for stands
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def _measure(self, seconds: float) -> None:
+        self._mean += (seconds - self._mean) / 8
+
+    async def close(self) -> None:
+        """Commit what was submitted, answer it, and end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hand_over()
+        self._handed.put(None)
+        while self._thread.is_alive():
+            await self._loop.run_in_executor(None, self._thread.join, 1.0)
+
+    # ---- in the writer's thread
+    def _work(self) -> None:
+        backlog: deque[Item] = deque()
+        open_ = True
+        while open_ or backlog:
+            if not backlog:
+                handed = self._handed.get()
+                open_ = handed is not None
+                backlog.extend(handed or ())
+            while open_:
+                try:
+                    handed = self._handed.get_nowait()
+                except Empty:
+                    break
+                open_ = handed is not None
+                backlog.extend(handed or ())
+            if backlog:
+                self._serve(next_batch(backlog))
+
+    def _serve(self, batch: list[Item]) -> None:
+        answers: Sequence[Any]
+        try:
+            first = batch[0][0]
+            if isinstance(first, Job):
+                answers = [self._perform(first)]
+            else:
+                started = perf_counter()
+                answers = self._backend.commit([item[0] for item in batch])  # type: ignore[misc]
+                if len(batch) == 1:
+                    self._measure(perf_counter() - started)
+        except BaseException as error:
+            # Outermost on purpose: whatever went wrong, nobody waits for ever.
+            answers = [error] * len(batch)
+        try:
+            self._loop.call_soon_threadsafe(self._answer, batch, answers)
+        except RuntimeError:
+            pass  # the loop is closed, and with it everybody who waited
+
+    def _perform(self, job: Job) -> Any:
+        try:
+            return self._backend.perform(job.call)
+        except Exception as error:
+            return error

@@ -1,0 +1,104 @@
+"""What must still be true when a transition is applied: the guards, decided in one place for every store.
+
+A store reads the fence columns of the locked run rows and asks :func:`judge`. The database's own
+constraints stay a tripwire behind it (`(run_id, seq)`, one queue row per run, unique keys); they are not
+how a refusal is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ironflow.model import capacity, transition
+from ironflow.model.run import OWNED, SUSPENDED
+from ironflow.model.transition import APPLIED, LOST, NEWS, STALE, Transition
+
+
+class Fence(NamedTuple):
+    """The columns of `runs` that guards compare, in the order in which stores select them."""
+
+    run_id: str
+    execution_seq: int
+    token_hash: str | None
+    state: str
+    facts: int
+    #: whether the run has lanes: they are counted only for runs that have them
+    limited: bool
+    org: str
+    workflow: str
+
+
+#: The select list of a fence.
+FENCE_COLUMNS = (
+    "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, workflow"
+)
+
+
+class Queued(NamedTuple):
+    """The columns of `dispatch_queue` that a claim compares, in the order in which stores select them."""
+
+    run_id: str
+    status: str
+    eligible_at: int
+    reservation_token: str | None
+
+
+QUEUED_COLUMNS = "run_id, status, eligible_at, reservation_token"
+
+
+def judge(
+    change: Transition,
+    fence: Fence | None,
+    queued: Queued | None,
+    paused: Collection[tuple[str, str]],
+    now: int,
+) -> str:
+    """The answer to a transition by its guard alone: `applied` means that nothing stands in its way.
+
+    Args:
+        change: what is asked for; its guard is not FRESH (that one the insert itself decides).
+        fence: the locked run row, or None when there is no such run.
+        queued: its queue row; looked at for the guard QUEUED only.
+        paused: (org, workflow) of every paused workflow.
+        now: database time, milliseconds since 1970.
+    """
+    guard = change.guard
+    if guard == transition.OWNER:
+        return _owner(change, fence)
+    if fence is None:
+        return LOST
+    if guard == transition.LOCKED:
+        return APPLIED
+    if fence.execution_seq != change.execution_seq or (
+        change.facts is not None and fence.facts != change.facts
+    ):
+        return LOST
+    if (fence.org, fence.workflow) in paused:
+        return LOST
+    if guard == transition.SUSPENDED:
+        return APPLIED if fence.state in SUSPENDED else LOST
+    if queued is None or queued.reservation_token != change.reservation:
+        return LOST
+    return APPLIED if _may_go(queued, now) else LOST
+
+
+def _owner(change: Transition, fence: Fence | None) -> str:
+    if (
+        fence is None
+        or fence.execution_seq != change.execution_seq
+        or fence.token_hash is None
+        or fence.token_hash != change.token_hash
+        or fence.state not in OWNED
+    ):
+        return STALE
+    # Only a writer that is the owner learns that there is news: to any other the run is none of its business.
+    return NEWS if change.facts is not None and fence.facts != change.facts else APPLIED
+
+
+def _may_go(queued: Queued, now: int) -> bool:
+    if queued.status == capacity.DELAYED:
+        # Not promoted yet, but due: the sweep that promotes is a convenience, the time is the rule.
+        return queued.eligible_at <= now
+    # A reserved row is handed to whoever knows its token, and that was compared.
+    return queued.status in (capacity.READY, capacity.RESERVED, capacity.SUSPECT)

@@ -1,0 +1,336 @@
+"""The PostgreSQL store: many processes on many machines over one database, which is the distributed part.
+
+Puts together what has modules of its own: three committers (owners, starts, activations) for the hot path,
+the transaction that looks first for everything else, readers, the wire between processes, the heart. What
+it promises is what `Store` promises. A restart of the server is a pause: writers wait for it and resolve
+what they do not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ironflow.errors import StoreReadOnly
+from ironflow.model.capacity import RunHead, SessionRow
+from ironflow.model.transition import FRESH, OWNER, Audit, Transition
+from ironflow.model.wait import WaitRow
+from ironflow.store import postgres_shapes as shapes
+from ironflow.store import rows
+from ironflow.store.base import Decide
+from ironflow.store.postgres_commit import TRIES, Committer, Shape
+from ironflow.store.postgres_decide import Decider, Results
+from ironflow.store.postgres_heart import PostgresHeart
+from ironflow.store.postgres_link import Address, Clock, Connection, Link
+from ironflow.store.postgres_listen import Wire
+from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
+from ironflow.store.postgres_reads import ORG, PostgresReads, ready
+
+if TYPE_CHECKING:
+    from ironflow.config import Settings
+
+#: How many parameters each function takes (`sql/postgres_functions.sql`).
+_APPEND, _LEAVE, _CREATE, _ACTIVATE = 8, 22, 38, 17
+
+
+class PostgresStore(PostgresReads):
+    """See `Store`. Made by :func:`open_postgres`, in the event loop that will use it."""
+
+    dialect = "postgres"
+
+    def __init__(self, address: Address, channel: str, clock: Clock, read_only: bool) -> None:
+        super().__init__(address, statements(), clock)
+        self._read_only = read_only
+        #: How many segments the worker beside this store has. A commit never blocks the loop here, so nothing
+        #: depends on it; it is kept because workers set it on every store.
+        self.live_segments = 0
+        self._decider = Decider(self._statements, clock)
+        known = self._statements
+        append = Shape(call("append", _APPEND), known["append_many"], shapes.append_one, shapes.append_many)
+        leave = Shape(call("leave", _LEAVE), known["leave_many"], shapes.leave_one, shapes.leave_many)
+        create = Shape(call("create", _CREATE), known["create_many"], shapes.create_one, shapes.create_many)
+        activate = Shape(
+            call("activate", _ACTIVATE), known["activate_many"], shapes.activate_one, shapes.activate_many
+        )
+
+        def of_owners(batch: list[Transition]) -> Shape:
+            return append if all(map(shapes.plain_append, batch)) else leave
+
+        self._owners = self._committer(of_owners)
+        self._starts = self._committer(lambda batch: create)
+        self._activations = self._committer(lambda batch: activate)
+        self._wire = Wire(address, channel, self._send)
+        self._closed = False
+
+    def _committer(self, choose: Callable[[list[Transition]], Shape]) -> Committer:
+        setup = set_session if self._address.prepare else None
+        link = Link(self._address, setup)
+        return Committer(link, self._clock, choose, self._decider, self._address.prepare)
+
+    async def open(self) -> None:
+        """Make the pool of readers."""
+        await self._readers.open()
+
+    # ---- writing
+    def submit(self, transition: Transition) -> asyncio.Future[str]:
+        """See `Store.submit`. Always an awaitable: a commit crosses the network."""
+        if self._read_only:
+            raise self._refusal()
+        guard = transition.guard
+        if guard == OWNER:
+            return self._owners.submit(transition)
+        if guard == FRESH:
+            return self._starts.submit(transition)
+        return self._activations.submit(transition)
+
+    async def decide(
+        self,
+        run_ids: Sequence[str],
+        decide: Decide,
+        *,
+        skip_locked: bool = False,
+        audit: Sequence[Audit] = (),
+    ) -> Results:
+        """See `Store.decide`."""
+        ids = list(dict.fromkeys(run_ids))
+        try:
+            return await self._decide(ids, decide, skip_locked, audit)
+        except Exception as error:
+            if len(ids) == 1:
+                return {ids[0]: error}
+            if not ids:
+                raise
+        results: Results = {}
+        for run_id in ids:
+            found = await self.decide([run_id], decide, skip_locked=skip_locked, audit=audit)
+            if not isinstance(found[run_id], Exception):
+                audit = ()  # of the whole: it goes with the first that succeeds
+            results.update(found)
+        return results
+
+    async def _decide(
+        self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]
+    ) -> Results:
+        earlier: dict[str, Transition] = {}
+
+        async def work(connection: Connection) -> Results:
+            return await self._decider.decide(connection, ids, decide, skip_locked, audit, earlier)
+
+        return await self._change(work)  # type: ignore[no-any-return]
+
+    async def _change(self, work: Callable[[Connection], Any]) -> Any:
+        if self._read_only:
+            raise self._refusal()
+        return await self._readers.use(work)
+
+    def _refusal(self) -> StoreReadOnly:
+        return StoreReadOnly(
+            f"{self.name} was opened for reading", hint="Open it without read_only to write."
+        )
+
+    async def _execute(self, connection: Connection, name: str, /, **values: Any) -> list[Any]:
+        statement = self._statements[name]
+        return await connection.fetch(statement.text, *statement.arguments(values))
+
+    # ---- the queue
+    async def reserve(self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int) -> list[RunHead]:
+        """See `Store.reserve`."""
+        found: list[RunHead] = []
+        for _ in range(TRIES):
+            seen, got = await self._reserve(routes, limit - len(found), session_id, ttl_ms)
+            found += got
+            # A page that was full, and of which others (or full lanes) took some, is worth another look.
+            if len(found) >= limit or seen == len(got) or not seen:
+                break
+        return found
+
+    async def _reserve(
+        self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int
+    ) -> tuple[int, list[RunHead]]:
+        async def work(connection: Connection) -> tuple[int, list[RunHead]]:
+            async with connection.transaction():
+                seen = await self._execute(connection, "peek_routes", **ready(routes, limit))
+                ids = [values[0] for values in seen]
+                free = {run_id for (run_id,) in await self._execute(connection, "lock_ready", ids=ids)}
+                wanted = await self._decider.lanes.of(
+                    connection, [run_id for run_id in ids if run_id in free]
+                )
+                limited = {run_id: lanes for run_id, lanes in wanted.items() if lanes}
+                await self._decider.lanes.lock(
+                    connection, (name for one in limited.values() for name, _ in one)
+                )
+                now = await self._decider.now(connection)
+                if limited:
+                    free -= await self._decider.lanes.refuse(connection, limited, now)
+                heads = [rows.head(values, secrets.token_hex(8)) for values in seen if values[0] in free]
+                if heads:
+                    await self._execute(
+                        connection, "reserve_rows", session_id=session_id, until=now + ttl_ms,
+                        ids=[head.run_id for head in heads], tokens=[head.reservation for head in heads],
+                    )  # fmt: skip
+                return len(seen), heads
+
+        return await self._change(work)  # type: ignore[no-any-return]
+
+    async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
+        """See `Store.unreserve`."""
+
+        async def work(connection: Connection) -> None:
+            async with connection.transaction():
+                freed = await self._execute(
+                    connection, "unreserve_rows", ids=[one[0] for one in reservations],
+                    tokens=[one[1] for one in reservations],
+                )  # fmt: skip
+                places = await self._decider.lanes.of(connection, [run_id for (run_id,) in freed])
+                lanes = {lane for one in places.values() for lane, _ in one}
+                if lanes:
+                    await self._decider.lanes.lock(connection, lanes)
+                    await self._decider.lanes.let_through(
+                        connection, lanes, await self._decider.now(connection)
+                    )
+
+        await self._change(work)
+
+    async def promote(self) -> int:
+        """See `Store.promote`. Runs that a lane held back and that now fit are counted too."""
+
+        async def work(connection: Connection) -> int:
+            # The tick of the scanner is also what keeps the clock of an idle process right.
+            now = await self._decider.now(connection)
+            if not (await self._execute(connection, "promotable", now=now))[0][0]:
+                return 0
+            async with connection.transaction():
+                due = len(await self._execute(connection, "promote_due", now=now))
+                return due + await self._decider.lanes.let_all_through(connection, now)
+
+        return await self._change(work)  # type: ignore[no-any-return]
+
+    async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:
+        """See `Store.claim_waits`."""
+
+        async def work(connection: Connection) -> list[WaitRow]:
+            now = await self._decider.now(connection)
+            claimed = await self._execute(connection, "claim_due", now=now, node=node, limit=limit)
+            found = [WaitRow(*values) for values in claimed]
+            return sorted(found, key=lambda row: (row.due_at or 0, row.run_id, row.step_id))
+
+        return await self._change(work)  # type: ignore[no-any-return]
+
+    # ---- sessions and workflows
+    async def open_session(self, session: SessionRow) -> None:
+        """See `Store.open_session`."""
+        await self._change(lambda connection: self._execute(
+            connection, "open_session", **rows.session_values(session)))  # fmt: skip
+
+    async def close_session(self, session_id: str) -> list[str]:
+        """See `Store.close_session`."""
+
+        async def work(connection: Connection) -> list[str]:
+            async with connection.transaction():
+                await self._execute(connection, "delete_session", session_id=session_id)
+                held = await self._execute(connection, "lock_leases_of_session", session_id=session_id)
+                now = await self._decider.now(connection)
+                await self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
+                return [run_id for (run_id,) in held]
+
+        return await self._change(work)  # type: ignore[no-any-return]
+
+    async def pause_workflow(self, workflow: str, actor: str) -> bool:
+        """See `Store.pause_workflow`."""
+        return await self._audited("pause_workflow", "workflow_paused", workflow, actor)
+
+    async def resume_workflow(self, workflow: str, actor: str) -> bool:
+        """See `Store.resume_workflow`."""
+        return await self._audited("resume_workflow", "workflow_resumed", workflow, actor)
+
+    async def _audited(self, name: str, action: str, workflow: str, actor: str) -> bool:
+        async def work(connection: Connection) -> bool:
+            async with connection.transaction():
+                now = await self._decider.now(connection)
+                changed = await self._execute(
+                    connection, name, org=ORG, workflow=workflow, now=now, actor=actor
+                )
+                if changed:
+                    entry = Audit(action, actor, fields={"workflow": workflow})
+                    await self._execute(
+                        connection, "write_audit", **rows.audit_values(entry, now, secrets.randbits(74))
+                    )
+                return bool(changed)
+
+        return bool(await self._change(work))
+
+    async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """See `Store.saw_workflows`."""
+        seen = sorted(rows)  # in one order everywhere: two workers that start at once must not wait crosswise
+
+        async def work(connection: Connection) -> None:
+            now = await self._decider.now(connection)
+            for name, version, tags in seen:
+                await self._execute(
+                    connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now
+                )
+
+        await self._change(work)
+
+    # ---- waking others, renewing, closing
+    async def listen(self, wake: Callable[[str], None]) -> str | None:
+        """See `Store.listen`. There is no address: everybody hears the channel of the database."""
+        await self._wire.listen(wake)
+        return None
+
+    def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
+        """See `Store.notify`."""
+        self._wire.notify(topic)
+
+    async def _send(self, channel: str, payloads: list[str]) -> None:
+        await self._read("send", channel=channel, payloads=payloads)
+
+    def heart(self) -> PostgresHeart:
+        """See `Store.heart`."""
+        return PostgresHeart(self._address, self._statements, self._clock)
+
+    async def close(self) -> None:
+        """Commit what was submitted, answer it, give every connection back. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._wire.close()
+        await asyncio.gather(self._owners.close(), self._starts.close(), self._activations.close())
+        await self._readers.close()
+
+
+async def open_postgres(
+    url: str,
+    *,
+    settings: Settings | None = None,
+    clock: Callable[[], int] | None = None,
+    read_only: bool = False,
+) -> PostgresStore:
+    """Open a PostgreSQL store, creating or migrating its schema unless `read_only`.
+
+    Args:
+        url: `postgresql://user:password@host:port/name`, with the driver's parameters; `?prepare=false`
+            behind a pooler that changes servers between transactions.
+        settings: of the engine; nothing of them concerns this store.
+        clock: milliseconds since 1970 in place of the database's clock, for tests.
+        read_only: refuse every write.
+
+    Raises:
+        InvalidSettings: the address is not one.
+        StoreUnreachable: nothing answers there.
+        StoreTooNew: a newer release of Ironflow has migrated it.
+        StoreError: the server is too old.
+    """
+    address = Address(url)
+    connection = await reach(address)
+    try:
+        opened = await prepare(connection, address.name, read_only)
+    finally:
+        await connection.close()
+    known_time = Clock(clock)
+    known_time.saw(opened.at)
+    store = PostgresStore(address, opened.channel, known_time, read_only)
+    await store.open()
+    return store

@@ -1,0 +1,340 @@
+"""Group commit on PostgreSQL: three committers (owners, starts, activations), each with its own connection.
+
+A committer takes what waits at the end of a tick of the loop and writes it in one statement; while that is
+in flight the next batch gathers. A lone transition goes through the one-run function, which is faster by a
+third.
+
+It promises that every future is answered, once, by what the database said. A connection that breaks in
+mid-statement proves nothing: the same batch is sent again, and whoever is then refused is answered `applied`
+if what stands in the database is its own earlier write. An unexpected error of a batch is an error of one of
+its members: they are sent one by one, and only the guilty one sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import asyncpg
+
+from ironflow.model.transition import APPLIED, Transition
+from ironflow.store import postgres_shapes as shapes
+from ironflow.store.dialect import Statement
+from ironflow.store.postgres_link import (
+    Clock,
+    Connection,
+    Link,
+    Patience,
+    again,
+    lost,
+    outdated,
+    translated,
+    unreachable,
+)
+
+#: The bounds of a batch: beyond them the statement grows faster than what it saves.
+BATCH_TRANSITIONS = 1000
+BATCH_CHARACTERS = 4 * 1024 * 1024
+#: How often a deadlock or a serialization failure is met with the same batch again.
+TRIES = 5
+
+Item = tuple[Transition, "asyncio.Future[str]"]
+
+
+class General(Protocol):
+    """The way round for what does not fit: a transaction that looks first."""
+
+    async def guarded(self, connection: Connection, transitions: Sequence[Transition]) -> list[str]:
+        """Answer each of these, in one transaction; no run twice."""
+        ...
+
+    async def wrote(self, connection: Connection, transition: Transition) -> bool:
+        """Whether the database already holds what this transition writes."""
+        ...
+
+
+class Shape:
+    """One fast way to write: a function for one run, a statement for many, and how each is given its
+    arguments.
+    """
+
+    __slots__ = ("many", "one", "pack_many", "pack_one")
+
+    def __init__(
+        self,
+        one: str,
+        many: Statement,
+        pack_one: Callable[[int, Transition], tuple[Any, ...]],
+        pack_many: Callable[[int, list[Transition]], dict[str, Any]],
+    ) -> None:
+        self.one = one
+        self.many = many
+        self.pack_one = pack_one
+        self.pack_many = pack_many
+
+
+class Committer:
+    """One queue of transitions of one kind.
+
+    Args:
+        link: the connection; nobody else uses it.
+        clock: told the time of each commit.
+        choose: which shape fits a batch (they differ in how much they can carry).
+        general: for what fits none.
+        prepare: whether statements may be prepared on the connection.
+    """
+
+    __slots__ = (
+        "_choose", "_clock", "_closing", "_general", "_link", "_prepare", "_prepared", "_task", "_wake",
+        "_waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        choose: Callable[[list[Transition]], Shape],
+        general: General,
+        prepare: bool,
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._choose = choose
+        self._general = general
+        self._prepare = prepare
+        self._prepared: tuple[Connection | None, dict[str, Any]] = (None, {})
+        self._waiting: deque[Item] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def submit(self, transition: Transition) -> asyncio.Future[str]:
+        """Queue a transition. The future holds its answer, or the error that kept it from being decided."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str] = loop.create_future()
+        if self._closing:
+            future.set_exception(unreachable(self._link.address.name, ConnectionError("the store is closed")))
+            return future
+        self._waiting.append((transition, future))
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
+        elif self._task is None:
+            self._task = loop.create_task(self._work(), name="ironflow-commit")
+        return future
+
+    async def close(self) -> None:
+        """Write what waits, then stop."""
+        self._closing = True
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+        if self._task is not None:
+            await self._task
+        await self._link.close()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                if not self._waiting:
+                    if self._closing:
+                        return
+                    self._wake = loop.create_future()
+                    # Woken through the loop, so everything else of this tick is in the queue by then.
+                    await self._wake
+                    continue
+                await self._write(self._take())
+        finally:
+            # The loop is being torn down around us: nobody may wait for ever.
+            _refuse(
+                list(self._waiting),
+                unreachable(self._link.address.name, ConnectionError("the store is closed")),
+            )
+            self._waiting.clear()
+
+    def _take(self) -> list[Item]:
+        """The next batch: in order, no run twice, within the bounds."""
+        waiting = self._waiting
+        if len(waiting) == 1:
+            return [waiting.popleft()]
+        batch: list[Item] = []
+        later: list[Item] = []
+        runs: set[str] = set()
+        size = 0
+        while waiting and len(batch) < BATCH_TRANSITIONS and size < BATCH_CHARACTERS:
+            item = waiting.popleft()
+            transition = item[0]
+            if transition.run_id in runs:
+                later.append(item)
+                continue
+            runs.add(transition.run_id)
+            for event in transition.events:
+                if event.payload is not None:
+                    size += len(event.payload)
+            batch.append(item)
+        waiting.extendleft(reversed(later))
+        return batch
+
+    async def _write(self, batch: list[Item]) -> None:
+        """Answer a batch, whatever happens."""
+        try:
+            fast = [item for item in batch if shapes.fits(item[0])]
+            slow = batch if not fast else [item for item in batch if not shapes.fits(item[0])]
+            if fast:
+                slow = slow + await self._attempt(fast, self._fast)
+            if slow:
+                await self._attempt(slow, self._slow)
+        except BaseException as error:
+            _refuse(
+                batch, error if isinstance(error, Exception) else ConnectionError("the store was stopped")
+            )
+            if not isinstance(error, Exception):
+                raise
+
+    async def _attempt(
+        self, items: list[Item], write: Callable[[list[Item], bool], Any], unsure: bool = False
+    ) -> list[Item]:
+        """Write until the database has answered. Returns what must be written in another way.
+
+        `unsure`: an earlier try may have been committed although its answer was lost.
+        """
+        patience = Patience()
+        tries = 0
+        left: list[Item] = []
+        while True:
+            try:
+                left.extend(await write(items, unsure))
+                return left
+            except Exception as error:
+                if lost(error) or outdated(error):
+                    unsure = True
+                    self._link.drop()
+                    if await patience.wait():
+                        continue
+                    _refuse(items, unreachable(self._link.address.name, error))
+                    return left
+                tries += 1
+                if again(error) and tries < TRIES:
+                    continue
+                if len(items) > 1:
+                    for item in items:
+                        left.extend(await self._attempt([item], write, unsure))
+                    return left
+                met = unsure and isinstance(error, asyncpg.UniqueViolationError)
+                if met and await self._met_itself(items[0]):
+                    return left
+                _refuse(items, translated(error, self._link.address.name))
+                return left
+
+    async def _met_itself(self, item: Item) -> bool:
+        try:
+            if not await self._general.wrote(await self._link.get(), item[0]):
+                return False
+        except Exception as error:
+            _refuse([item], translated(error, self._link.address.name))
+            return True
+        _answer(item, APPLIED)
+        return True
+
+    async def _fast(self, items: list[Item], unsure: bool) -> list[Item]:
+        """One statement, in one round trip."""
+        transitions = [item[0] for item in items]
+        shape = self._choose(transitions)
+        connection = await self._link.get()
+        floor = self._clock.floor()
+        refused: dict[int, int] = {}
+        if len(items) == 1:
+            arguments = shape.pack_one(floor, transitions[0])
+            packed = await (await self._statement(connection, shape.one)).fetchval(*arguments)
+            at = packed >> 3
+            if packed & 7:
+                refused[0] = packed & 7
+        else:
+            values = shape.many.arguments(shape.pack_many(floor, transitions))
+            at, numbers = await (await self._statement(connection, shape.many.text)).fetchrow(*values)
+            for number in numbers:
+                refused[(number >> 3) - 1] = number & 7
+        self._clock.saw(at)
+        if not refused:
+            for item in items:
+                _answer(item, APPLIED)
+            return []
+        return await self._refused(connection, items, refused, unsure)
+
+    async def _refused(
+        self, connection: Connection, items: list[Item], refused: dict[int, int], unsure: bool
+    ) -> list[Item]:
+        """Answer a batch of which some were refused; returns those that must look first."""
+        own: set[int] = set()
+        if unsure:
+            # Asked before anybody is answered: if this breaks too, the whole batch is simply sent again.
+            for n in refused:
+                if await self._general.wrote(connection, items[n][0]):
+                    own.add(n)
+        elsewhere: list[Item] = []
+        for n, item in enumerate(items):
+            answer = refused.get(n, 0)
+            if answer == 0 or n in own:
+                _answer(item, APPLIED)
+            elif answer == shapes.ELSEWHERE:
+                elsewhere.append(item)
+            else:
+                _answer(item, shapes.ANSWERS[answer])
+        return elsewhere
+
+    async def _slow(self, items: list[Item], unsure: bool) -> list[Item]:
+        """One transaction that looks first."""
+        connection = await self._link.get()
+        answers = await self._general.guarded(connection, [item[0] for item in items])
+        for item, answer in zip(items, answers, strict=True):
+            if answer != APPLIED and unsure and await self._general.wrote(connection, item[0]):
+                answer = APPLIED
+            _answer(item, answer)
+        return []
+
+    async def _statement(self, connection: Connection, text: str) -> Any:
+        """The statement, prepared once per connection; behind a pooler, an object that sends it each time."""
+        if not self._prepare:
+            return _Unprepared(connection, text)
+        owner, prepared = self._prepared
+        if owner is not connection:
+            prepared = {}
+            self._prepared = (connection, prepared)
+        statement = prepared.get(text)
+        if statement is None:
+            statement = prepared[text] = await connection.prepare(text)
+        return statement
+
+
+class _Unprepared:
+    """A statement that leaves nothing behind on the server."""
+
+    __slots__ = ("_connection", "_text")
+
+    def __init__(self, connection: Connection, text: str) -> None:
+        self._connection = connection
+        self._text = text
+
+    async def fetchval(self, *arguments: Any) -> Any:
+        """The first column of the first row."""
+        return await self._connection.fetchval(self._text, *arguments)
+
+    async def fetchrow(self, *arguments: Any) -> Any:
+        """The first row."""
+        return await self._connection.fetchrow(self._text, *arguments)
+
+
+def _answer(item: Item, answer: str) -> None:
+    if not item[1].done():  # its caller may have gone away; the write stands
+        item[1].set_result(answer)
+
+
+def _refuse(items: list[Item], error: Exception) -> None:
+    for _, future in items:
+        if not future.done():
+            future.set_exception(error)

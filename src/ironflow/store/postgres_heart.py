@@ -1,0 +1,138 @@
+"""The renewal path on PostgreSQL: a connection and a tiny event loop of its own, in the thread that renews.
+
+A worker whose loop is blocked by a long computation, or whose other connections are busy with a large
+batch, must still keep its leases; so nothing is shared with them. One statement per beat. It skips lease
+rows that somebody has locked instead of waiting (waiting for rows in the order of the heap, while sweeps
+lock them in order of id, is how deadlocks are made), and it asks once more before it calls a skipped lease
+stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Verdict
+from ironflow.store.dialect import Statement
+from ironflow.store.postgres_link import Address, Clock, Connection, Link, lost, outdated, translated
+
+Held = Sequence[tuple[str, int, str, bool]]
+
+
+class PostgresHeart:
+    """See `Heart`. Made, used and closed in one thread.
+
+    Args:
+        address: of the database.
+        statements: the named statements for PostgreSQL.
+        clock: the store's; only its floor is read, and that is safe from any thread.
+    """
+
+    def __init__(self, address: Address, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._address = address
+        self._statements = statements
+        self._clock = clock
+        self._link = Link(address)
+        # The driver needs a loop. This one runs only while a beat is under way, so the thread stays a plain
+        # one.
+        self._loop = asyncio.new_event_loop()
+
+    def beat(self, session_id: str, ttl_ms: int, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
+        """Push the clocks of one session and of the leases it names.
+
+        Args:
+            session_id: the session.
+            ttl_ms: how long both hold from now, in milliseconds.
+            credits: its free slots.
+            held: (run_id, execution_seq, token_hash, executing) of every lease to renew; others are left
+                to expire.
+
+        Returns:
+            Whether the session is still there, and a verdict for each lease: `unknown` where somebody held
+            the row both times it was asked for.
+
+        Raises:
+            StoreError: nothing is known to be renewed; the worker tries again.
+        """
+        return self._loop.run_until_complete(self._beat(session_id, ttl_ms, credits, held))
+
+    async def _beat(
+        self, session_id: str, ttl_ms: int, credits: int, held: Held
+    ) -> tuple[bool, list[Verdict]]:
+        for last_try in (False, True):
+            try:
+                connection = await self._link.get()
+                return await self._renew(connection, session_id, ttl_ms, credits, held)
+            except Exception as error:
+                if lost(error) or outdated(error):
+                    self._link.drop()
+                    # A connection that died of old age shows only when it is used. A second failure is the
+                    # server's.
+                    if not last_try:
+                        continue
+                raise translated(error, self._address.name) from error
+        raise AssertionError("the second try returns or raises")
+
+    async def _renew(
+        self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
+    ) -> tuple[bool, list[Verdict]]:
+        renewed: set[str] = set()
+        asking = list(held)
+        there: set[str] = set()
+        for _ in range(2):
+            alive, done = await self._push(connection, session_id, ttl_ms, credits, asking)
+            if not alive:
+                # Declared dead: its leases expired with it, and renewing one would revive it.
+                return False, [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
+            renewed |= done
+            asking = [one for one in asking if one[0] not in done]
+            if not asking:
+                break
+            there = await self._still_held(connection, session_id, asking)
+            asking = [one for one in asking if one[0] in there]
+            if not asking:
+                break
+        skipped = {one[0] for one in asking}
+        return True, [
+            Verdict(
+                run_id,
+                seq,
+                REFRESHED if run_id in renewed else LEASE_UNKNOWN if run_id in skipped else LEASE_STALE,
+            )
+            for run_id, seq, _, _ in held
+        ]
+
+    async def _push(
+        self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
+    ) -> tuple[bool, set[str]]:
+        statement = self._statements["beat"]
+        values: dict[str, Any] = {
+            "floor": self._clock.floor(),
+            "session_id": session_id,
+            "ttl": ttl_ms,
+            "credits": credits,
+            "ids": [one[0] for one in held],
+            "seqs": [one[1] for one in held],
+            "tokens": [one[2] for one in held],
+            "executing": [bool(one[3]) for one in held],
+        }
+        found = await connection.fetchrow(statement.text, *statement.arguments(values))
+        assert found is not None
+        return bool(found["alive"]), set(found["renewed"])
+
+    async def _still_held(self, connection: Connection, session_id: str, held: Held) -> set[str]:
+        statement = self._statements["still_held"]
+        values = {
+            "session_id": session_id,
+            "ids": [one[0] for one in held],
+            "seqs": [one[1] for one in held],
+            "tokens": [one[2] for one in held],
+        }
+        return {run_id for (run_id,) in await connection.fetch(statement.text, *statement.arguments(values))}
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if not self._loop.is_closed():
+            self._loop.run_until_complete(self._link.close())
+            self._loop.close()

@@ -1,0 +1,129 @@
+"""Waking other processes through PostgreSQL: LISTEN on a connection of its own, NOTIFY in the background.
+
+Best effort by design: what is lost here is found by polling. A notification takes a lock that all of the
+database's notifying commits share, so it is sent only when somebody asked for it, at most one at a time,
+never in the transaction of a run; topics that gather meanwhile go out together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ironflow.store.postgres_link import Address, Connection, Link
+
+_logger = logging.getLogger("ironflow.store")
+
+#: PostgreSQL refuses a payload of 8000 bytes.
+_PAYLOAD_BYTES = 7_500
+#: Seconds between tries to listen again.
+_RETRY_S = (0.05, 0.2, 1.0, 5.0)
+#: Whatever may have happened while nobody listened.
+_EVERYTHING = ("queue", "waits")
+
+Send = Callable[[str, list[str]], Awaitable[None]]
+
+
+class Wire:
+    """One process's ear and voice on a channel.
+
+    Args:
+        address: of the database. LISTEN belongs to a session, so it needs a direct connection: behind a
+            pooler nothing is heard and polling does the work.
+        channel: of this database and schema.
+        send: sends payloads on a connection of the caller's.
+    """
+
+    def __init__(self, address: Address, channel: str, send: Send) -> None:
+        self._channel = channel
+        self._send = send
+        #: Our own notifications come back to us; they are known by this.
+        self._me = secrets.token_hex(4)
+        self._topics: dict[str, None] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._wake: Callable[[str], None] | None = None
+        self._broken = asyncio.Event()
+        self._link = Link(address, self._subscribe)
+
+    async def listen(self, wake: Callable[[str], None]) -> None:
+        """Call `wake(topic)` in this loop from now on, and again after the connection broke and came back."""
+        self._wake = wake
+        await self._link.get()
+        if self._listening is None:
+            self._listening = asyncio.get_running_loop().create_task(self._stay(), name="ironflow-listen")
+
+    async def _subscribe(self, connection: Connection) -> None:
+        await connection.add_listener(self._channel, self._heard)
+        connection.add_termination_listener(self._lost)
+
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        sender, *topics = str(payload).split("\n")
+        if sender == self._me:
+            return
+        for topic in topics:
+            self._tell(topic)
+
+    def _tell(self, topic: str) -> None:
+        try:
+            if self._wake is not None:
+                self._wake(topic)
+        except Exception:
+            _logger.exception("a wake-up on %r failed", topic)
+
+    def _lost(self, _connection: Any) -> None:
+        self._broken.set()
+
+    async def _stay(self) -> None:
+        while not self._link.closed:
+            await self._broken.wait()
+            self._broken.clear()
+            self._link.drop()
+            tries = 0
+            while not self._link.closed:
+                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+                tries += 1
+                try:
+                    await self._link.get()
+                except Exception as error:
+                    _logger.debug("cannot listen yet: %s", error)
+                    continue
+                break
+            for topic in _EVERYTHING:
+                self._tell(topic)
+
+    def notify(self, topic: str) -> None:
+        """Tell the others, soon."""
+        self._topics[topic] = None
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._flush(), name="ironflow-notify")
+
+    async def _flush(self) -> None:
+        try:
+            while self._topics:
+                topics, self._topics = self._topics, {}
+                await self._send(self._channel, self._payloads(topics))
+        except Exception as error:
+            _logger.debug("a notification was lost: %s", error)
+        finally:
+            self._sending = None
+
+    def _payloads(self, topics: dict[str, None]) -> list[str]:
+        payloads = [self._me]
+        for topic in topics:
+            if len(payloads[-1].encode()) + len(topic.encode()) + 1 > _PAYLOAD_BYTES:
+                payloads.append(self._me)
+            payloads[-1] += "\n" + topic
+        return payloads
+
+    async def close(self) -> None:
+        """Send what waits, then fall silent."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=2)
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+        await self._link.close()

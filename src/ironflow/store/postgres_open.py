@@ -1,0 +1,144 @@
+"""Opening a PostgreSQL database: reach it, look at what it is, bring its schema and functions up to date.
+
+All of that happens in one transaction under one advisory lock, so any number of processes may open an empty
+database at once. The lock belongs to the transaction and not to the session, which also works behind a
+pooler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import asyncpg
+
+from ironflow.errors import StoreError, StoreUnreachable
+from ironflow.store import dialect, migrate
+from ironflow.store.dialect import Statement
+from ironflow.store.postgres_link import Address, Connection, lost, translated, unreachable
+
+#: The oldest server whose SQL is used here.
+OLDEST = 140_000
+#: The number under which openers take turns ("ironflow" read as hexadecimal digits would not fit; any
+#: constant does).
+_TURN = 4_921_337_001
+
+_FILES = ("postgres_batches", "postgres_general", "postgres_loops")
+_OWN_NAME = re.compile(r"\b(ironflow_[a-z]+)_v\b")
+
+
+def _functions_text() -> str:
+    folder = resources.files("ironflow.store").joinpath("sql")
+    return folder.joinpath("postgres_functions.sql").read_text(encoding="utf-8")
+
+
+#: Stands at the end of every function's name, so that programs of two releases can share a database.
+VERSION = hashlib.sha256(_functions_text().encode()).hexdigest()[:8]
+
+
+def versioned(text: str) -> str:
+    """SQL with the functions' names as they are in the database."""
+    return _OWN_NAME.sub(rf"\1_{VERSION}", text)
+
+
+def statements() -> dict[str, Statement]:
+    """Every named statement in the text for PostgreSQL."""
+    loaded = dialect.load(dialect.POSTGRES, *dialect.SHARED, *_FILES)
+    return {name: Statement(name, versioned(one.text), one.params) for name, one in loaded.items()}
+
+
+def call(function: str, parameters: int) -> str:
+    """The text of a call of one of our functions."""
+    marks = ", ".join(f"${n}" for n in range(1, parameters + 1))
+    return versioned(f"select ironflow_{function}_v({marks})")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What was found: the time, and the channel on which processes of this database and schema wake each
+    other.
+    """
+
+    at: int
+    channel: str
+
+
+async def reach(address: Address) -> Connection:
+    """A first connection, or a clear error at once: a wrong address does not get better by waiting.
+
+    Raises:
+        StoreUnreachable: nobody answers, or not to this user, or the database does not exist.
+    """
+    try:
+        return await address.connect()
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise unreachable(address.name, error) from error
+    except Exception as error:
+        if lost(error) or isinstance(error, (asyncpg.ClientConfigurationError, ValueError)):
+            raise unreachable(address.name, error) from error
+        raise translated(error, address.name) from error
+
+
+async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
+    """Check the server, migrate the schema, install the functions.
+
+    Raises:
+        StoreError: the server is too old, or this user may not create what is missing.
+        StoreTooNew: the schema is ahead of this code.
+        StoreUnreachable: opened for reading, and there is no schema.
+    """
+    version = int(await connection.fetchval("select current_setting('server_version_num')::int"))
+    if version < OLDEST:
+        raise StoreError(
+            f"{name} is PostgreSQL {version // 10_000}; Ironflow needs {OLDEST // 10_000} or newer",
+            hint="Upgrade the server.",
+        )
+    try:
+        if read_only:
+            await _check_schema(connection, name)
+        else:
+            async with connection.transaction():
+                await connection.execute(f"select pg_advisory_xact_lock({_TURN})")
+                await _migrate(connection)
+    except asyncpg.PostgresError as error:
+        raise translated(error, name) from error
+    schema = str(await connection.fetchval("select current_schema()"))
+    at = int(await connection.fetchval("select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"))
+    return Opened(at, "ironflow" if schema == "public" else f"ironflow_{schema}"[:63])
+
+
+async def _check_schema(connection: Connection, name: str) -> None:
+    if await connection.fetchval("select to_regclass('schema_migrations')") is None:
+        raise StoreUnreachable(f"{name} holds no Ironflow database", hint="Open it once for writing.")
+    migrate.pending(dialect.POSTGRES, await connection.fetchval(migrate.APPLIED))
+
+
+async def _migrate(connection: Connection) -> None:
+    # Asked first: to a user without the right to create tables, "if not exists" is refused even when they
+    # exist.
+    if await connection.fetchval("select to_regclass('schema_migrations')") is None:
+        await connection.execute(migrate.BOOKKEEPING)
+    for step in migrate.pending(dialect.POSTGRES, await connection.fetchval(migrate.APPLIED)):
+        await connection.execute(step.text)
+        values: tuple[Any, ...] = (step.number, step.name)
+        await connection.execute(
+            "insert into schema_migrations (version, name, applied_at)"
+            " values ($1, $2, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)",
+            *values,
+        )
+    installed = await connection.fetchval("select to_regprocedure($1)", versioned("ironflow_clock_v(bigint)"))
+    if installed is None:
+        await connection.execute(versioned(_functions_text()))
+
+
+async def set_session(connection: Connection) -> None:
+    """Settings of a connection that writes.
+
+    Plans are kept for as long as the connection lives, and the first ones are made while the tables are
+    empty: a plan that reads a whole table would stay when the table has grown. Compiling such short
+    statements never pays.
+    """
+    await connection.execute("set enable_seqscan = off; set jit = off")

@@ -1,0 +1,279 @@
+"""What a PostgreSQL store reads, on the connections of a small pool that the writers do not use.
+
+A read (and every small write of the store) is tried again while the server is away, like a commit is: a
+restart is a pause for everybody. What is tried again is harmless to do twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.ids import split_route
+from ironflow.model.journal import Event
+from ironflow.model.run import RunRow
+from ironflow.model.wait import WaitRow
+from ironflow.store import rows
+from ironflow.store.base import RunFilter
+from ironflow.store.dialect import Statement
+from ironflow.store.postgres_commit import TRIES
+from ironflow.store.postgres_link import (
+    STATEMENT_TIMEOUT_S,
+    Address,
+    Clock,
+    Connection,
+    Patience,
+    again,
+    lost,
+    outdated,
+    translated,
+    unreachable,
+)
+from ironflow.store.postgres_open import OLDEST
+
+T = TypeVar("T")
+
+ORG = "default"
+ENVIRONMENT = "default"
+#: Later than everything.
+_ENDLESS = 1 << 62
+POOL_CONNECTIONS = 6
+
+
+class Readers:
+    """A pool of connections for reads and small transactions, opened when they are needed."""
+
+    __slots__ = ("_address", "_pool")
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._pool: asyncpg.Pool[Any] | None = None
+
+    async def open(self) -> None:
+        """Make the pool. It connects later."""
+        self._pool = await asyncpg.create_pool(
+            self._address.dsn,
+            min_size=0,
+            max_size=POOL_CONNECTIONS,
+            command_timeout=STATEMENT_TIMEOUT_S,
+            statement_cache_size=256 if self._address.prepare else 0,
+            # The usual reset is a round trip per use, and there is nothing to reset: nobody sets anything.
+            reset=_leave,
+        )
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run `work` on a connection; again while the server is away, or after a deadlock.
+
+        Raises:
+            StoreUnreachable: the server stayed away.
+            StoreError: it refused.
+        """
+        pool = self._pool
+        assert pool is not None, "open() comes first"
+        patience = Patience()
+        tries = 0
+        while True:
+            try:
+                async with pool.acquire() as connection:
+                    try:
+                        return await work(connection)
+                    except Exception as error:
+                        if lost(error) or outdated(error):
+                            _discard(connection)
+                        raise
+            except Exception as error:
+                if lost(error) or outdated(error):
+                    if not pool.is_closing() and await patience.wait():
+                        continue
+                    raise unreachable(self._address.name, error) from error
+                tries += 1
+                if again(error) and tries < TRIES:
+                    continue
+                raise translated(error, self._address.name) from error
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()
+
+
+def _discard(connection: Connection) -> None:
+    """Keep a doubtful connection from being used again."""
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        pass  # the pool has noticed by itself and taken it back
+
+
+async def _leave(_connection: Any) -> None:
+    """Put a connection back as it is."""
+
+
+class PostgresReads:
+    """The reading half of the store."""
+
+    def __init__(self, address: Address, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self.name = address.name
+        self._address = address
+        self._statements = statements
+        self._clock = clock
+        self._readers = Readers(address)
+
+    def now(self) -> int:
+        """See `Store.now`."""
+        return self._clock.now()
+
+    async def _read(self, name: str, /, **values: Any) -> list[Any]:
+        statement = self._statements[name]
+        arguments = statement.arguments(values)
+
+        async def work(connection: Connection) -> list[Any]:
+            return await connection.fetch(statement.text, *arguments)
+
+        return await self._readers.use(work)
+
+    async def _ids(self, name: str, /, **values: Any) -> list[str]:
+        return [found[0] for found in await self._read(name, **values)]
+
+    # ---- runs and journals
+    async def run(self, run_id: str) -> RunRow | None:
+        """See `Store.run`."""
+        found = await self._read("run", run_id=run_id)
+        return RunRow(*found[0]) if found else None
+
+    async def runs(self, filter: RunFilter) -> list[RunRow]:
+        """See `Store.runs`."""
+        before_at, before_id = filter.before or (_ENDLESS, "")
+        label, label_value = filter.label or (None, None)
+        found = await self._read(
+            "runs", org=ORG, environment=ENVIRONMENT, before_at=before_at, before_id=before_id,
+            any_state=not filter.states, states=list(filter.states), workflow=filter.workflow,
+            reason=filter.reason, label=label, label_value=label_value, limit=filter.limit,
+        )  # fmt: skip
+        return [RunRow(*values) for values in found]
+
+    async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
+        """See `Store.find_key`."""
+        found = await self._read(
+            f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow
+        )
+        return RunRow(*found[0]) if found else None
+
+    async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
+        """See `Store.journal`."""
+        found = await self._read("journal", run_id=run_id, after=after, limit=limit or None)
+        return [Event(*values) for values in found]
+
+    async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
+        """See `Store.journals`."""
+        return rows.journals(await self._read("journals", ids=list(run_ids)), run_ids)
+
+    # ---- the queue and the waits
+    async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
+        """See `Store.peek`."""
+        return [rows.head(values) for values in await self._read("peek_routes", **ready(routes, limit))]
+
+    async def next_due(self) -> int | None:
+        """See `Store.next_due`."""
+        found: int | None = (await self._read("next_due"))[0][0]
+        return found
+
+    async def due(self, limit: int, routes: Sequence[str]) -> list[RunHead]:
+        """See `Store.due`."""
+        found = await self._read("due_of_any", now=self.now(), limit=limit, routes=list(routes))
+        # A run may have several waits that are due; it is woken once, at the earliest.
+        heads: dict[str, RunHead] = {}
+        for values in found:
+            if values[0] not in heads:
+                heads[values[0]] = rows.head(values)
+        return list(heads.values())
+
+    async def stale_claims(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.stale_claims`."""
+        return await self._ids("stale_claims", older_than=older_than, limit=limit)
+
+    async def waits(self, run_id: str) -> list[WaitRow]:
+        """See `Store.waits`."""
+        return [WaitRow(*values) for values in await self._read("waits", run_id=run_id)]
+
+    # ---- sessions and sweeps
+    async def sessions(self) -> list[SessionRow]:
+        """See `Store.sessions`."""
+        return [SessionRow(*values) for values in await self._read("sessions")]
+
+    async def expired_sessions(self, limit: int) -> list[SessionRow]:
+        """See `Store.expired_sessions`."""
+        found = await self._read("expired_sessions", now=self.now(), limit=limit)
+        return [SessionRow(*values) for values in found]
+
+    async def expired_leases(self, limit: int, after: str = "") -> list[str]:
+        """See `Store.expired_leases`."""
+        return await self._ids("expired_leases", now=self.now(), after=after, limit=limit)
+
+    async def expired_reservations(self, limit: int) -> list[str]:
+        """See `Store.expired_reservations`."""
+        return await self._ids("expired_reservations", now=self.now(), limit=limit)
+
+    async def unowned(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.unowned`."""
+        return await self._ids("unowned", older_than=older_than, limit=limit)
+
+    # ---- lists for people
+    async def leases(self) -> list[LeaseRow]:
+        """See `Store.leases`."""
+        return [LeaseRow(*values) for values in await self._read("leases", now=self.now())]
+
+    async def queue(self, limit: int = 1000) -> list[QueueRow]:
+        """See `Store.queue`."""
+        return [QueueRow(*values) for values in await self._read("queue", limit=limit)]
+
+    async def lanes(self) -> list[dict[str, Any]]:
+        """See `Store.lanes`."""
+        return [dict(one) for one in rows.named(rows.LANE_COLUMNS, await self._read("lanes"))]
+
+    async def counts(self) -> dict[str, int]:
+        """See `Store.counts`."""
+        return {state: n for state, n in await self._read("counts", org=ORG, environment=ENVIRONMENT)}  # noqa: C416
+
+    async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]:
+        """See `Store.audits`."""
+        name = "audits" if run_id is None else "audits_of_run"
+        return [rows.audit(values) for values in await self._read(name, limit=limit, run_id=run_id)]
+
+    async def paused_workflows(self) -> dict[str, int]:
+        """See `Store.paused_workflows`."""
+        return {name: at for name, at in await self._read("paused_workflows", org=ORG)}  # noqa: C416
+
+    async def workflows(self) -> list[dict[str, Any]]:
+        """See `Store.workflows`."""
+        return [
+            dict(one) for one in rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", org=ORG))
+        ]
+
+    async def check(self) -> list[str]:
+        """See `Store.check`: what of the server's own settings and counters takes a promise away."""
+        [found] = await self._read("health")
+        problems = []
+        if found["version"] < OLDEST:
+            problems.append(f"PostgreSQL {found['version_text']} is older than {OLDEST // 10_000}")
+        if found["fsync"] != "on":
+            problems.append("fsync is off: what was acknowledged does not survive a crash of the machine")
+        if found["full_page_writes"] != "on":
+            problems.append("full_page_writes is off: a crash of the machine may leave torn pages")
+        if found["synchronous_commit"] == "off":
+            problems.append("synchronous_commit is off: the last acknowledged commits may be lost")
+        if found["standby"]:
+            problems.append("this server is a standby: it takes no writes")
+        if found["failures"]:
+            problems.append(f"{found['failures']} pages failed their checksum")
+        return problems
+
+
+def ready(routes: Sequence[str], limit: int) -> dict[str, Any]:
+    """The parameters of `peek_routes`."""
+    workflows = [split_route(route)[0] for route in routes]
+    return {"routes": list(routes), "workflows": workflows, "org": ORG, "limit": limit}

@@ -1,0 +1,126 @@
+-- What the loops and the heart do on PostgreSQL. A sweep never waits for a row: what somebody else has in hand is
+-- skipped, and found again at the next tick if it is still there. Loaded together with `columns`.
+
+-- ---- the queue
+
+-- One walk along the index per route, each no longer than the page, then one order over all of them: rows that are
+-- blocked, delayed, reserved or of another route are never touched.
+-- name: peek_routes
+select h.* from unnest(:routes::text[], :workflows::text[]) as t (route, workflow)
+cross join lateral (
+    select {head_columns}, q.reservation_token, q.priority as queue_priority, q.enqueued_at
+    from dispatch_queue q join runs r on r.run_id = q.run_id
+    where q.route = t.route and q.status = 'ready'
+      and not exists (select 1 from workflow_pauses p where p.org = :org and p.workflow = t.workflow)
+    order by q.priority desc, q.enqueued_at, q.run_id
+    limit :limit
+) h
+order by h.queue_priority desc, h.enqueued_at, h.run_id limit :limit
+
+-- name: lock_ready
+select run_id from dispatch_queue where run_id = any(:ids::text[]) and status = 'ready'
+order by run_id for update skip locked
+
+-- name: reserve_rows
+update dispatch_queue q set status = 'reserved', reserved_by = :session_id, reserved_until = :until,
+    reservation_token = v.token
+from unnest(:ids::text[], :tokens::text[]) as v (run_id, token) where q.run_id = v.run_id
+
+-- name: unreserve_rows
+with mine as materialized (
+    select q.run_id from dispatch_queue q
+    join unnest(:ids::text[], :tokens::text[]) as v (run_id, token)
+      on q.run_id = v.run_id and q.reservation_token = v.token
+    where q.status = 'reserved' order by q.run_id for update of q
+)
+update dispatch_queue q set status = 'ready', reserved_by = null, reservation_token = null, reserved_until = null
+from mine where q.run_id = mine.run_id
+returning q.run_id
+
+-- name: promote_due
+with due as materialized (
+    select run_id from dispatch_queue where status = 'delayed' and eligible_at <= :now
+    order by run_id for update skip locked
+)
+update dispatch_queue q set status = 'ready' from due where q.run_id = due.run_id returning q.run_id
+
+-- ---- waits
+
+-- One status at a time, so that the index gives the order and a herd of due timers is read by the page. Runs with
+-- lanes and runs of paused workflows are left to the claim, which puts them into the queue.
+-- name: due_of_any
+select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
+cross join lateral (
+    select {head_columns}, w.due_at from waits w join runs r on r.run_id = w.run_id
+    where w.status = s.status and w.due_at <= :now
+      and r.state in ('sleeping', 'waiting', 'awaiting_approval') and r.limits is null
+      and r.route = any(:routes::text[])
+      and not exists (select 1 from workflow_pauses p where p.org = r.org and p.workflow = r.workflow)
+    order by w.due_at limit :limit
+) h
+order by h.due_at limit :limit
+
+-- name: claim_due
+with due as materialized (
+    select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
+    cross join lateral (
+        select w.run_id, w.step_id, w.due_at from waits w join runs r on r.run_id = w.run_id
+        where w.status = s.status and w.due_at <= :now
+          and r.state in ('sleeping', 'waiting', 'awaiting_approval')
+          and not exists (select 1 from concurrency_leases c where c.run_id = w.run_id)
+          and not exists (select 1 from dispatch_queue q where q.run_id = w.run_id)
+        order by w.due_at limit :limit for update of w skip locked
+    ) h
+    order by h.due_at limit :limit
+)
+update waits w set pre_claim_status = w.status, status = 'waking', claimed_by = :node, claimed_at = :now
+from due where w.run_id = due.run_id and w.step_id = due.step_id
+returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w.claimed_by, w.claimed_at
+
+-- ---- sessions
+
+-- name: lock_leases_of_session
+select run_id from concurrency_leases where session_id = :session_id order by run_id for update
+
+-- ---- the heart
+
+-- One statement per beat. It never waits: a lease that somebody works on right now is skipped and asked about below.
+-- name: beat
+with clock as materialized (
+    select ironflow_clock_v(:floor::bigint) as at
+), alive as (
+    update worker_sessions set heartbeat_at = c.at, expires_at = c.at + :ttl::bigint, credits = :credits::bigint,
+        suspect_since = null
+    from clock c where session_id = :session_id returning session_id
+), held as (
+    select * from unnest(:ids::text[], :seqs::bigint[], :tokens::text[], :executing::boolean[])
+        as h (run_id, execution_seq, token, executing)
+), free as materialized (
+    select l.run_id, h.executing from concurrency_leases l
+    join held h on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
+    where l.session_id = (select session_id from alive)
+    order by l.run_id for update of l skip locked
+), renewed as (
+    update concurrency_leases l set expires_at = c.at + :ttl::bigint,
+        executing = case when f.executing then 1 else 0 end
+    from free f cross join clock c where l.run_id = f.run_id returning l.run_id
+)
+select c.at, exists (select from alive) as alive, array(select run_id from renewed) as renewed from clock c
+
+-- Asked about what was skipped: is the lease still ours? Reads what is committed and waits for nobody.
+-- name: still_held
+select l.run_id from concurrency_leases l
+join unnest(:ids::text[], :seqs::bigint[], :tokens::text[]) as h (run_id, execution_seq, token)
+  on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
+where l.session_id = :session_id
+
+-- ---- the server itself
+
+-- name: health
+select current_setting('server_version_num')::int as version, current_setting('server_version') as version_text,
+       current_setting('fsync') as fsync, current_setting('full_page_writes') as full_page_writes,
+       current_setting('synchronous_commit') as synchronous_commit, pg_is_in_recovery() as standby,
+       coalesce((select checksum_failures from pg_stat_database where datname = current_database()), 0) as failures
+
+-- name: send
+select pg_notify(:channel, payload) from unnest(:payloads::text[]) as p (payload)

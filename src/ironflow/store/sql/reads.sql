@@ -1,0 +1,87 @@
+-- What people and the engine read: runs, journals, what is held, what was written down.
+
+-- name: run
+select {run_columns} from runs where run_id = :run_id
+
+-- Newest first, keyset by (created_at, run_id); a page costs its own length, wherever it starts.
+-- name: runs
+select {run_columns} from runs
+where org = :org and environment = :environment
+  and (created_at, run_id) < (cast(:before_at as bigint), cast(:before_id as text))
+  and (cast(:any_state as boolean) or state /*postgres: = any(cast(:states as text[])) */
+       /*sqlite: in (select value from json_each(:states)) */)
+  and (cast(:workflow as text) is null or workflow = cast(:workflow as text))
+  and (cast(:reason as text) is null or reason = cast(:reason as text))
+  and (cast(:label as text) is null
+       or /*postgres: cast(labels as jsonb) ->> cast(:label as text) = cast(:label_value as text) */
+       /*sqlite: exists (select 1 from json_each(labels) j where j.key = :label and j.value = :label_value) */)
+order by created_at desc, run_id desc
+limit :limit
+
+-- name: find_idempotency_key
+select {run_columns} from runs
+where org = :org and environment = :environment and workflow = :workflow and idempotency_key = :value
+
+-- name: find_concurrency_key
+select {run_columns} from runs
+where org = :org and environment = :environment and concurrency_key = :value and ended_at is null
+
+-- name: journal
+select {event_columns} from journal_events e
+where e.run_id = :run_id and e.seq > :after
+order by e.seq limit :limit
+
+-- name: journals
+select e.run_id, {event_columns} from journal_events e
+where e.run_id /*postgres: = any(cast(:ids as text[])) */ /*sqlite: in (select value from json_each(:ids)) */
+order by e.run_id, e.seq
+
+-- Never an expired one: what the list shows is held, and what expired is not.
+-- name: leases
+select {lease_columns} from concurrency_leases where expires_at > :now order by run_id
+
+-- name: queue
+select {queue_columns} from dispatch_queue order by priority desc, enqueued_at, run_id limit :limit
+
+-- name: waits
+select {wait_columns} from waits where run_id = :run_id order by step_id
+
+-- Use is counted from the rows that hold something; a lane that nobody executes in and nobody is held back by is idle.
+-- name: lanes
+with used as (
+    select l.lane, count(*) as n from concurrency_leases c cross join run_lanes l
+    where l.run_id = c.run_id group by l.lane
+), promised as (
+    select l.lane, count(*) as n from dispatch_queue q cross join run_lanes l
+    where q.status = 'reserved' and l.run_id = q.run_id group by l.lane
+), held as (
+    select blocked_lane as lane, count(*) as n from dispatch_queue where blocked_lane is not null group by blocked_lane
+), named as (
+    select lane from used union select lane from promised union select lane from held
+)
+select n.lane,
+       (select max(l.lane_limit) from run_lanes l where l.lane = n.lane) as lane_limit,
+       coalesce((select u.n from used u where u.lane = n.lane), 0) as executing,
+       coalesce((select p.n from promised p where p.lane = n.lane), 0) as reserved,
+       coalesce((select h.n from held h where h.lane = n.lane), 0) as blocked
+from named n order by n.lane
+
+-- name: counts
+select state, count(*) from runs where org = :org and environment = :environment group by state
+
+-- name: audits
+select audit_id, org, at, action, actor, run_id, fields from audit_log
+order by at desc, audit_id desc limit :limit
+
+-- name: audits_of_run
+select audit_id, org, at, action, actor, run_id, fields from audit_log
+where run_id = :run_id
+order by at desc, audit_id desc limit :limit
+
+-- name: workflows
+select w.name, w.version, w.worker_tags, w.first_seen_at, w.seen_at, p.paused_at
+from workflows_seen w left join workflow_pauses p on p.org = :org and p.workflow = w.name
+order by w.name
+
+-- name: paused_workflows
+select workflow, paused_at from workflow_pauses where org = :org order by workflow

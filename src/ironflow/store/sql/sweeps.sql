@@ -1,0 +1,29 @@
+-- What the loops look for. Each is a question; the answer is decided again on the locked run.
+
+-- name: expired_leases
+select run_id from concurrency_leases
+where expires_at <= :now and run_id > :after
+order by run_id limit :limit
+
+-- name: expired_reservations
+select run_id from dispatch_queue where status = 'reserved' and reserved_until <= :now
+order by run_id limit :limit
+
+-- name: expired_sessions
+select {session_columns} from worker_sessions where expires_at <= :now order by expires_at limit :limit
+
+-- name: stale_claims
+select distinct w.run_id from waits w
+where w.status = 'waking' and w.claimed_at < :older_than
+  and not exists (select 1 from concurrency_leases c where c.run_id = w.run_id)
+  and not exists (select 1 from dispatch_queue q where q.run_id = w.run_id)
+order by w.run_id limit :limit
+
+-- A run that says it is owned or queued while nothing holds it: no crash makes one, so finding one is an alarm.
+-- name: unowned
+select r.run_id from runs r
+where r.ended_at is null and r.state in ('pending', 'running', 'retrying', 'cancelling')
+  and coalesce(r.started_at, r.created_at) <= :older_than
+  and not exists (select 1 from concurrency_leases c where c.run_id = r.run_id)
+  and not exists (select 1 from dispatch_queue q where q.run_id = r.run_id)
+order by r.run_id limit :limit

@@ -1,0 +1,91 @@
+"""The renewal path on SQLite: one short transaction per heartbeat, in the thread that renews.
+
+It has a connection of its own and waits for its turn like any writer, so a loop that is blocked, or a batch
+that is under way, does not cost a worker its leases.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ironflow.store.base import LEASE_STALE, REFRESHED, Verdict
+from ironflow.store.dialect import Statement
+from ironflow.store.sqlite_connection import connect, explained
+from ironflow.store.turnstile import Turnstile
+
+# A lease is renewed by session, execution_seq and token together. One that has expired but was not swept
+# yet may be renewed: its owner is alive, and the sweep looks at the expiry again before it takes anything
+# away.
+_RENEW = """
+update concurrency_leases set expires_at = :expires_at, executing = j.value ->> 3
+from json_each(:held) j
+where run_id = j.value ->> 0 and execution_seq = j.value ->> 1 and token_hash = j.value ->> 2
+  and session_id = :session_id
+returning run_id, execution_seq
+"""
+
+
+class SqliteHeart:
+    """See `Heart`."""
+
+    def __init__(
+        self, path: Path, turnstile: Turnstile, now: Callable[[], int], beat_session: Statement, name: str
+    ) -> None:
+        self._turnstile = turnstile
+        self._now = now
+        self._beat_session = beat_session.text
+        self._name = name
+        with explained(name):
+            self._connection = connect(path, cache_kib=2 * 1024)
+
+    def beat(
+        self, session_id: str, ttl_ms: int, credits: int, held: Sequence[tuple[str, int, str, bool]]
+    ) -> tuple[bool, list[Verdict]]:
+        """Push the clocks of one session and of the leases it names.
+
+        Args:
+            session_id: the session. ttl_ms: how long both hold from now, in milliseconds. credits: its free
+            slots. held: (run_id, execution_seq, token_hash, executing) of every lease to renew; others are
+            left to expire.
+
+        Raises:
+            StoreError: nothing was renewed; the worker tries again.
+        """
+        with explained(self._name), self._turnstile.turn():
+            connection = self._connection
+            connection.execute("begin immediate")
+            try:
+                alive, renewed = self._renew(connection, session_id, ttl_ms, credits, held)
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+        return alive, [
+            Verdict(run_id, seq, REFRESHED if (run_id, seq) in renewed else LEASE_STALE)
+            for run_id, seq, _, _ in held
+        ]
+
+    def _renew(
+        self,
+        connection: sqlite3.Connection,
+        session_id: str,
+        ttl_ms: int,
+        credits: int,
+        held: Sequence[tuple[str, int, str, bool]],
+    ) -> tuple[bool, set[tuple[str, int]]]:
+        now = self._now()
+        session = {"session_id": session_id, "now": now, "expires_at": now + ttl_ms, "credits": credits}
+        if connection.execute(self._beat_session, session).rowcount == 0:
+            return False, set()  # declared dead: its leases expired with it, and renewing one would revive it
+        if not held:
+            return True, set()
+        named = {"held": json.dumps(held), "expires_at": now + ttl_ms, "session_id": session_id}
+        return True, set(connection.execute(_RENEW, named).fetchall())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,95 @@
+"""The write-ahead log: kept at one size and written over, never grown.
+
+A commit that overwrites existing blocks of the log is a third cheaper than one that extends the file, so
+the log has to start again from its beginning before it grows. SQLite starts it again only when a checkpoint
+has copied all of it, and beside a busy writer a passive checkpoint never catches up with the tail. So, in a
+thread of its own: the bulk without the turn (it holds nobody up), then the tail with it (a few pages).
+
+Owns that thread and its connection. Loses nothing if it fails: the log only grows, and the next round tries
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from ironflow.errors import IronflowError
+from ironflow.store.turnstile import Turnstile
+
+#: Pages after which a round begins.
+ROUND = 1_000
+#: Bytes the log is given once it is clear that this store writes.
+LOG_BYTES = 16 * 1024 * 1024
+#: Pages after which that is clear: a command that writes once should not fill 16 MiB for it.
+WRITES = 200
+
+_logger = logging.getLogger("ironflow.store")
+
+
+class LogKeeper:
+    """Counts the pages that are written and checkpoints in time."""
+
+    def __init__(self, open_connection: Callable[[], sqlite3.Connection], turnstile: Turnstile) -> None:
+        self._open = open_connection
+        self._turnstile = turnstile
+        self._pages = 0
+        self._grown = False
+        self._due = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def wrote(self, pages: int) -> None:
+        """Told after each transaction, with the turn held: about how many pages it took."""
+        self._pages += pages
+        if self._pages >= (ROUND if self._grown else WRITES):
+            self._pages = 0
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="ironflow-log", daemon=True)
+                self._thread.start()
+            self._due.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        connection = self._open()
+        try:
+            while True:
+                self._due.wait()
+                self._due.clear()
+                if self._closing:
+                    return
+                try:
+                    self._round(connection)
+                except (sqlite3.Error, IronflowError) as error:
+                    _logger.warning("a checkpoint of %s did not work: %s", self._turnstile.database, error)
+        finally:
+            connection.close()
+
+    def _round(self, connection: sqlite3.Connection) -> None:
+        if not self._grown:
+            self._grown = True
+            with self._turnstile.turn():
+                grow(connection, LOG_BYTES)
+            return
+        connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        with self._turnstile.turn():
+            connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+
+def grow(connection: sqlite3.Connection, size: int) -> None:
+    """Write the log `size` bytes large and change nothing: a transaction spills, and is rolled back."""
+    connection.execute("pragma cache_size=-1024")
+    connection.execute("begin immediate")
+    try:
+        connection.execute("create table growth (filling blob)")
+        connection.execute("insert into growth values (zeroblob(?))", (size,))
+    finally:
+        connection.execute("rollback")

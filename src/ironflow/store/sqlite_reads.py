@@ -1,0 +1,211 @@
+"""What a SQLite store reads. Readers have connections of their own: in WAL mode they wait for no writer.
+
+A short read (a row, a page) runs in the caller's thread: it takes tens of microseconds, and a hop to
+another thread would cost more than it and delay it further. What may be long (lists, whole journals, sweeps
+over all live runs) runs in one thread of its own, so that no list holds up the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.ids import split_route
+from ironflow.model.journal import Event
+from ironflow.model.run import RunRow
+from ironflow.model.wait import CLAIMABLE, WaitRow
+from ironflow.store import rows
+from ironflow.store.base import RunFilter
+from ironflow.store.dialect import SHARED, SQLITE, Statement, load
+from ironflow.store.sqlite_connection import connect, explain, explained
+
+ORG = "default"
+ENVIRONMENT = "default"
+#: "No limit" and "later than everything": larger than any seq, count or time that occurs.
+ENDLESS = 1 << 62
+#: Events of a journal that are read in the loop; the rest of a longer one is read in the thread.
+PAGE = 256
+
+
+class SqliteReads:
+    """The reading half of the store."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        self._path = path
+        self._statements: dict[str, Statement] = load(SQLITE, *SHARED)
+        with explained(name):
+            self._near = connect(path, read_only=True, cache_kib=16 * 1024)
+            self._far = connect(path, read_only=True, cache_kib=16 * 1024)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ironflow-reader")
+
+    def now(self) -> int:
+        """See `Store.now`."""
+        raise AssertionError("the writing half knows the clock")
+
+    # ---- two ways to read
+    def _read(self, name: str, **values: Any) -> list[Any]:
+        try:
+            found: list[Any] = self._near.execute(self._statements[name].text, values).fetchall()
+        except sqlite3.Error as error:
+            raise explain(error, self.name) from error
+        return found
+
+    async def _read_far(self, name: str, **values: Any) -> list[Any]:
+        text = self._statements[name].text
+        return await self._in_thread(lambda connection: connection.execute(text, values).fetchall())
+
+    async def _in_thread(self, read: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
+        def call() -> list[Any]:
+            with explained(self.name):
+                return read(self._far)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    # ---- runs and journals
+    async def run(self, run_id: str) -> RunRow | None:
+        """See `Store.run`."""
+        found = self._read("run", run_id=run_id)
+        return RunRow(*found[0]) if found else None
+
+    async def runs(self, filter: RunFilter) -> list[RunRow]:
+        """See `Store.runs`."""
+        before_at, before_id = filter.before or (ENDLESS, "")
+        label, label_value = filter.label or (None, None)
+        found = await self._read_far(
+            "runs", org=ORG, environment=ENVIRONMENT, before_at=before_at, before_id=before_id,
+            any_state=not filter.states, states=json.dumps(list(filter.states)), workflow=filter.workflow,
+            reason=filter.reason, label=label, label_value=label_value, limit=filter.limit,
+        )  # fmt: skip
+        return [RunRow(*values) for values in found]
+
+    async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
+        """See `Store.find_key`."""
+        found = self._read(f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow)
+        return RunRow(*found[0]) if found else None
+
+    async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
+        """See `Store.journal`."""
+        wanted = limit or ENDLESS
+        found = self._read("journal", run_id=run_id, after=after, limit=min(wanted, PAGE))
+        if len(found) == PAGE and wanted > PAGE:
+            rest = {"run_id": run_id, "after": found[-1][0], "limit": wanted - PAGE}
+            found += await self._read_far("journal", **rest)
+        return [Event(*values) for values in found]
+
+    async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
+        """See `Store.journals`."""
+        found = await self._read_far("journals", ids=json.dumps(list(run_ids)))
+        return rows.journals(found, run_ids)
+
+    # ---- the queue and the waits
+    async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
+        """See `Store.peek`."""
+        with explained(self.name):
+            return [rows.head(values) for values in self._ready(self._near, routes, limit)]
+
+    def _ready(self, connection: sqlite3.Connection, routes: Sequence[str], limit: int) -> list[Any]:
+        """The next ready rows of these routes in the order of handing out, each read along its index."""
+        text = self._statements["peek"].text
+        found: list[Any] = []
+        for route in routes:
+            named = {"route": route, "org": ORG, "workflow": split_route(route)[0], "limit": limit}
+            found += connection.execute(text, named)
+        if len(routes) > 1:
+            found.sort(key=lambda values: (-values[16], values[17], values[0]))
+        return found[:limit]
+
+    async def next_due(self) -> int | None:
+        """See `Store.next_due`."""
+        found: int | None = self._read("next_due")[0][0]
+        return found
+
+    async def due(self, limit: int, routes: Sequence[str]) -> list[RunHead]:
+        """See `Store.due`."""
+        named = {"now": self.now(), "limit": limit, "routes": json.dumps(list(routes))}
+        found = [values for status in CLAIMABLE for values in self._read("due", status=status, **named)]
+        found.sort(key=lambda values: (values[16], values[0]))
+        # A run may have several waits that are due; it is woken once.
+        heads = {values[0]: rows.head(values) for values in reversed(found)}
+        return [heads[run_id] for run_id in dict.fromkeys(values[0] for values in found)][:limit]
+
+    async def stale_claims(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.stale_claims`."""
+        return [
+            run_id for (run_id,) in await self._read_far("stale_claims", older_than=older_than, limit=limit)
+        ]
+
+    async def waits(self, run_id: str) -> list[WaitRow]:
+        """See `Store.waits`."""
+        return [WaitRow(*values) for values in self._read("waits", run_id=run_id)]
+
+    # ---- sessions and sweeps
+    async def sessions(self) -> list[SessionRow]:
+        """See `Store.sessions`."""
+        return [SessionRow(*values) for values in self._read("sessions")]
+
+    async def expired_sessions(self, limit: int) -> list[SessionRow]:
+        """See `Store.expired_sessions`."""
+        return [SessionRow(*values) for values in self._read("expired_sessions", now=self.now(), limit=limit)]
+
+    async def expired_leases(self, limit: int, after: str = "") -> list[str]:
+        """See `Store.expired_leases`."""
+        found = self._read("expired_leases", now=self.now(), after=after, limit=limit)
+        return [run_id for (run_id,) in found]
+
+    async def expired_reservations(self, limit: int) -> list[str]:
+        """See `Store.expired_reservations`."""
+        return [run_id for (run_id,) in self._read("expired_reservations", now=self.now(), limit=limit)]
+
+    async def unowned(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.unowned`."""
+        return [run_id for (run_id,) in await self._read_far("unowned", older_than=older_than, limit=limit)]
+
+    # ---- lists for people
+    async def leases(self) -> list[LeaseRow]:
+        """See `Store.leases`."""
+        return [LeaseRow(*values) for values in await self._read_far("leases", now=self.now())]
+
+    async def queue(self, limit: int = 1000) -> list[QueueRow]:
+        """See `Store.queue`."""
+        return [QueueRow(*values) for values in await self._read_far("queue", limit=limit)]
+
+    async def lanes(self) -> list[dict[str, Any]]:
+        """See `Store.lanes`."""
+        return rows.named(rows.LANE_COLUMNS, await self._read_far("lanes"))
+
+    async def counts(self) -> dict[str, int]:
+        """See `Store.counts`."""
+        return dict(await self._read_far("counts", org=ORG, environment=ENVIRONMENT))
+
+    async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]:
+        """See `Store.audits`."""
+        name = "audits" if run_id is None else "audits_of_run"
+        named = {"limit": limit} if run_id is None else {"limit": limit, "run_id": run_id}
+        return [rows.audit(values) for values in await self._read_far(name, **named)]
+
+    async def paused_workflows(self) -> dict[str, int]:
+        """See `Store.paused_workflows`."""
+        return dict(self._read("paused_workflows", org=ORG))
+
+    async def workflows(self) -> list[dict[str, Any]]:
+        """See `Store.workflows`."""
+        return rows.named(rows.WORKFLOW_COLUMNS, await self._read_far("workflows", org=ORG))
+
+    async def check(self) -> list[str]:
+        """See `Store.check`."""
+        found = await self._in_thread(
+            lambda connection: connection.execute("pragma integrity_check").fetchall()
+        )
+        return [text for (text,) in found if text != "ok"]
+
+    def _close_readers(self) -> None:
+        self._pool.shutdown(wait=True)
+        self._near.close()
+        self._far.close()

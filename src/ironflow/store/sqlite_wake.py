@@ -1,0 +1,102 @@
+"""Wake-ups between processes that share a SQLite file: a datagram says that there is something to look at.
+
+One socket per session, in a folder that only this user may enter; its address stands in the session's row.
+A datagram carries a topic and nothing else, so a lost, repeated or forged one costs a look at the database
+and no more. Where no socket can be made there is no address, and polling finds what a wake-up would have
+told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ironflow.model.capacity import SessionRow
+
+#: The longest address the kernels we run on take (macOS: 104 bytes with the closing zero).
+_LONGEST = 103
+_TOPIC = 512
+#: Datagrams read at once; more are announced by the loop again.
+_AT_ONCE = 64
+
+
+class Waker:
+    """One listening socket at most, and one to send from."""
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+        self._listening: socket.socket | None = None
+        self._sending: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def listen(self, wake: Callable[[str], None]) -> str | None:
+        """Call `wake(topic)` in the running loop for every datagram. Returns the address, if there is one."""
+        if self._listening is not None:
+            return self.address
+        loop = asyncio.get_running_loop()
+        listening: socket.socket | None = None
+        try:
+            folder = _folder()
+            address = str(folder / secrets.token_hex(8)) if folder is not None else ""
+            if not address or len(os.fsencode(address)) > _LONGEST:
+                return None
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            listening.setblocking(False)
+            listening.bind(address)
+            loop.add_reader(listening, self._read, listening, wake)
+        except (OSError, AttributeError, NotImplementedError):
+            # No unix sockets here, or a loop that cannot watch one.
+            if listening is not None:
+                listening.close()
+            return None
+        self._listening, self._loop, self.address = listening, loop, address
+        return address
+
+    def notify(self, topic: str, sessions: Sequence[SessionRow]) -> None:
+        """Send a topic to sessions, without waiting and without complaint."""
+        for session in sessions:
+            address = session.wake_address
+            if not address or address == self.address:
+                continue
+            try:
+                if self._sending is None:
+                    self._sending = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                    self._sending.setblocking(False)
+                self._sending.sendto(topic.encode()[:_TOPIC], address)
+            except (OSError, AttributeError):
+                pass  # gone, or its buffer is full: then it has enough to wake up for
+
+    @staticmethod
+    def _read(listening: socket.socket, wake: Callable[[str], None]) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                topic = listening.recv(_TOPIC)
+            except OSError:
+                return
+            wake(topic.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket's file."""
+        if self._listening is not None and self._loop is not None and self.address is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._listening)
+            self._listening.close()
+            Path(self.address).unlink(missing_ok=True)
+        if self._sending is not None:
+            self._sending.close()
+        self._listening = self._sending = self.address = None
+
+
+def _folder() -> Path | None:
+    """The folder of this user's sockets; None where somebody else made one of its name."""
+    folder = Path(tempfile.gettempdir()) / f"ironflow-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if ours else None

@@ -1,0 +1,209 @@
+"""The one writer of a SQLite store: its connection, its turn, its transactions.
+
+The loop's thread (a lone commit) and the writer's thread use the same connection, never at once: who holds
+the turn holds the connection. Keeping one means one page cache that is always warm.
+
+It promises that a failing batch does not take its neighbours along: on an unexpected error every transition
+gets a transaction of its own, and its own answer. What the disk or another program causes is answered at
+once, as it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ironflow.errors import StoreReadOnly
+from ironflow.model.transition import Audit, Transition
+from ironflow.store.base import Decide
+from ironflow.store.committer import Answer
+from ironflow.store.plan import payload_size
+from ironflow.store.sqlite_batch import commit_batch, decide_batch
+from ironflow.store.sqlite_connection import BUSY_MS, environmental, explain
+from ironflow.store.turnstile import Turnstile
+
+Result = TypeVar("Result")
+#: About how many pages a transaction writes besides one for each transition in it.
+_PAGES = 4
+
+
+class SqliteWriter:
+    """Runs write transactions. Every method takes the turn itself."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection | None,
+        turnstile: Turnstile | None,
+        now: Callable[[], int],
+        name: str,
+        wrote: Callable[[int], None],
+    ) -> None:
+        """Args:
+        connection: open for writing; None in a store that only reads.
+        turnstile: of its file.
+        now: database time, read inside each transaction.
+        name: of the file, for errors.
+        wrote: told after each transaction about how many pages of the log it took.
+        """
+        self._connection = connection
+        self._turnstile = turnstile
+        self._now = now
+        self._name = name
+        self._wrote = wrote
+        self._patience_ms = BUSY_MS
+
+    # ---- transitions
+    def try_commit(self, change: Transition) -> Answer | None:
+        """Commit one transition if the turn is free this instant; None where it is not."""
+        turnstile = self._turnstile
+        if turnstile is None:
+            return self._read_only()
+        if not turnstile.try_acquire():
+            return None
+        try:
+            return self._commit_now((change,), 0)[0]
+        except sqlite3.Error as error:
+            # A program that is not ours holds the file: the writer's thread waits for it, the loop does not.
+            return None if _busy(error) else explain(error, self._name)
+        except Exception as error:
+            return error
+        finally:
+            turnstile.release()
+
+    def commit(self, batch: Sequence[Transition]) -> Sequence[Answer]:
+        """Commit a batch; where that fails unexpectedly, each transition by itself."""
+        if self._turnstile is None:
+            return [self._read_only()] * len(batch)
+        try:
+            with self._turnstile.turn():
+                return self._commit_now(batch, BUSY_MS)
+        except sqlite3.Error as error:
+            if environmental(error):
+                return [explain(error, self._name)] * len(batch)
+            if len(batch) == 1:
+                return [explain(error, self._name)]
+        except Exception as error:
+            if len(batch) == 1 or isinstance(error, OSError):
+                return [error] * len(batch)
+        return [self.commit((change,))[0] for change in batch]
+
+    def _commit_now(self, batch: Sequence[Transition], patience_ms: int) -> list[str]:
+        connection = self._begin(patience_ms)
+        try:
+            answers = commit_batch(connection, batch, self._now())
+            connection.execute("commit")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._wrote(_PAGES + len(batch) + sum(map(payload_size, batch)) // 4096)
+        return answers
+
+    # ---- decisions
+    def decide(
+        self, run_ids: Sequence[str], decide: Decide, audit: Sequence[Audit]
+    ) -> dict[str, Transition | Exception | None]:
+        """One transaction for all; on an unexpected error one for each run, so that a bad one stops no other.
+
+        The audit rows of the whole then go with the first that succeeds.
+        """
+        try:
+            return self._decide_now(run_ids, decide, audit)
+        except sqlite3.Error as error:
+            if environmental(error):
+                raise
+            if len(run_ids) == 1:
+                return {run_ids[0]: explain(error, self._name)}
+        except ValueError as error:
+            if len(run_ids) == 1:
+                return {run_ids[0]: error}
+        results: dict[str, Transition | Exception | None] = {}
+        for run_id in run_ids:
+            found = self.decide([run_id], decide, audit)
+            if not isinstance(found[run_id], Exception):
+                audit = ()
+            results.update(found)
+        return results
+
+    def _decide_now(
+        self, run_ids: Sequence[str], decide: Decide, audit: Sequence[Audit]
+    ) -> dict[str, Transition | Exception | None]:
+        return self.transaction(lambda connection, now: decide_batch(connection, run_ids, decide, audit, now))
+
+    # ---- anything else
+    def transaction(self, work: Callable[[sqlite3.Connection, int], Result]) -> Result:
+        """Run `work(connection, now)` in a transaction. The turn is the caller's already (see `perform`)."""
+        connection = self._begin(self._patience_ms)
+        try:
+            result = work(connection, self._now())
+            connection.execute("commit")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._wrote(_PAGES * 2)
+        return result
+
+    def perform(self, job: Callable[[], Any]) -> Any:
+        """Take the turn for a job that uses `transaction` or `decide`."""
+        if self._turnstile is None:
+            raise self._read_only()
+        try:
+            with self._turnstile.turn():
+                self._wait_at_most(BUSY_MS)
+                return job()
+        except sqlite3.Error as error:
+            raise explain(error, self._name) from error
+
+    def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
+        """As `perform`, if the turn is free this instant."""
+        if self._turnstile is None:
+            raise self._read_only()
+        if not self._turnstile.try_acquire():
+            return False, None
+        try:
+            self._wait_at_most(0)
+            return True, job()
+        except sqlite3.Error as error:
+            if _busy(error):
+                return False, None
+            raise explain(error, self._name) from error
+        finally:
+            self._turnstile.release()
+
+    # ---- inside
+    def _begin(self, patience_ms: int) -> sqlite3.Connection:
+        connection = self._connection
+        assert connection is not None
+        self._wait_at_most(patience_ms)
+        connection.execute("begin immediate")
+        return connection
+
+    def _wait_at_most(self, patience_ms: int) -> None:
+        """How long SQLite waits for a foreign program: in the loop not at all. Set only when it changes."""
+        if patience_ms != self._patience_ms and self._connection is not None:
+            self._connection.execute(f"pragma busy_timeout={patience_ms}")
+            self._patience_ms = patience_ms
+
+    def _roll_back(self) -> None:
+        connection = self._connection
+        # A full disk or an input/output error may have rolled back already.
+        if connection is not None and connection.in_transaction:
+            try:
+                connection.execute("rollback")
+            except sqlite3.Error:
+                pass  # the first error is the one to tell
+
+    def _read_only(self) -> StoreReadOnly:
+        return StoreReadOnly(
+            f"{self._name} was opened for reading", hint="Open it without read_only to write."
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _busy(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

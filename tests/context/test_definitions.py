@@ -1,0 +1,245 @@
+"""`@step` and `@workflow`: what they accept, what they refuse, and what the engine gets of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from ironflow.context import (
+    Context,
+    Done,
+    Lane,
+    NotDone,
+    Reconciled,
+    Retry,
+    Unknown,
+    step,
+    step_info,
+    workflow,
+)
+from ironflow.context.info import StepInfo, current
+from ironflow.errors import DefinitionError, InvalidDuration, StepOutsideWorkflow
+
+
+@step(
+    retry=Retry(5, backoff="2s", on=("timeout", LookupError)), timeout="1m", heartbeat_timeout=5, kind="llm"
+)
+async def charge(order: int) -> str:
+    """Charge a card."""
+    return f"charged {order}"
+
+
+def test_options_reach_the_engine_in_milliseconds() -> None:
+    spec = charge.spec
+    assert (spec.name, spec.kind, spec.is_async) == ("charge", "llm", True)
+    assert (spec.timeout_ms, spec.heartbeat_timeout_ms) == (60_000, 5_000)
+    assert (spec.retry.max_attempts, spec.retry.backoff_ms, spec.retry.on) == (
+        5,
+        2_000,
+        ("timeout", LookupError),
+    )
+
+
+def test_a_step_looks_like_its_function_and_keeps_it_in_reach() -> None:
+    assert (charge.__name__, charge.__doc__) == ("charge", "Charge a card.")
+    assert list(inspect.signature(charge).parameters) == ["order"]
+    coroutine = charge.fn(1)
+    with pytest.raises(StopIteration, match="charged 1"):
+        coroutine.send(None)
+    assert repr(charge) == "<Step charge>"
+
+
+def test_using_replaces_the_options_given_and_keeps_the_others() -> None:
+    other = charge.using(timeout="5s", name="charge quickly")
+    assert (other.spec.timeout_ms, other.spec.kind, other.name) == (5_000, "llm", "charge quickly")
+    assert charge.spec.timeout_ms == 60_000
+    assert charge.using(retry=2).spec.retry.max_attempts == 2
+
+
+def test_calling_a_step_outside_a_workflow_names_the_plain_function() -> None:
+    with pytest.raises(StepOutsideWorkflow, match=r"charge\.fn\(…\)"):
+        charge(1)
+
+
+async def test_calling_a_step_in_the_body_of_another_says_in_which() -> None:
+    token = current.set(info())
+    try:
+        with pytest.raises(StepOutsideWorkflow, match=r"inside the body of step outer.*charge\.fn\(…\)"):
+            charge(1)
+    finally:
+        current.reset(token)
+
+
+def info(**more: Any) -> StepInfo:
+    return StepInfo(
+        run_id="r",
+        root_run_id="r",
+        step_id="main/1:outer",
+        name="outer",
+        attempt=1,
+        idempotency_key="k",
+        fence=3,
+        **more,
+    )
+
+
+def test_step_info_is_there_in_a_body_and_nowhere_else() -> None:
+    with pytest.raises(StepOutsideWorkflow, match="no step is running"):
+        step_info()
+    beats: list[Any] = []
+    token = current.set(info(on_heartbeat=beats.append))
+    try:
+        assert step_info().fence == 3
+        step_info().heartbeat({"row": 5})
+        assert beats == [{"row": 5}]
+        assert step_info().cancelled is False
+    finally:
+        current.reset(token)
+    info().heartbeat()  # nobody listens: nothing happens
+
+
+def test_reconcile_is_remembered_also_by_variants_and_only_once() -> None:
+    @step
+    def transfer(amount: int) -> str:
+        return "sent"
+
+    @transfer.reconcile
+    def find(amount: int) -> Reconciled[str]:
+        return Done("found") if amount else NotDone() if amount is None else Unknown()
+
+    assert transfer.spec.reconcile is find
+    assert transfer.using(timeout=1).spec.reconcile is find
+    with pytest.raises(DefinitionError, match="already has"):
+        transfer.reconcile(find)
+    assert find(5) == Done("found")
+
+
+def generator() -> Any:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class Callable_:  # noqa: N801 - a callable object without a name of its own
+    async def __call__(self, n: int) -> int:
+        return n
+
+
+@pytest.mark.parametrize(
+    ("define", "message"),
+    [
+        (lambda: step(lambda: 1), "needs a name"),
+        (lambda: step(Callable_()), "needs a name"),
+        (lambda: step(name="")(plain), "cannot be the name"),
+        (lambda: step(name="a|b")(plain), "cannot be the name"),
+        (lambda: step(name="a\nb")(plain), "cannot be the name"),
+        (lambda: step(generator), "is a generator"),
+        (lambda: step(async_generator), "is a generator"),
+        (lambda: step(5), "must be a function"),
+        (lambda: step(method), "is a method"),
+        (lambda: step(kind="transaction")(plain), "kind must be one of"),
+        (lambda: step(on_cancel="maybe")(plain), "on_cancel must be one of"),
+        (lambda: step(retry=0)(plain), "starts at 1"),
+        (lambda: step(retry=True)(plain), "starts at 1"),
+        (lambda: workflow(name="w")(lambda: 1), "takes the context and at most one input"),
+        (lambda: workflow(three), "takes the context and at most one input"),
+        (lambda: workflow(keyword_only), "takes the context and at most one input"),
+        (lambda: workflow(lambda ctx: 1), "needs a name"),
+        (lambda: workflow(retry_mode="again")(handler), "retry_mode must be one of"),
+        (lambda: workflow(worker_tags="gpu")(handler), "sequence of names"),
+        (lambda: workflow(max_recoveries=-1)(handler), "from 0"),
+        (lambda: workflow(lane=0)(handler), "from 1"),
+        (lambda: Lane(True), "from 1"),
+        (lambda: Retry(on="sometimes"), "on must be one of"),
+        (lambda: Retry(on=5), "takes words or exception types"),
+        (lambda: Retry(jitter=2), "jitter"),
+        (lambda: Retry(factor=0.5), "factor"),
+        (lambda: Retry(factor=float("inf")), "factor"),
+    ],
+)
+def test_a_definition_that_breaks_a_rule_is_refused_at_decoration(
+    define: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        define()
+
+
+def test_a_duration_that_means_nothing_is_refused_at_decoration() -> None:
+    with pytest.raises(InvalidDuration):
+        step(timeout="soon")(plain)
+
+
+def plain(n: int) -> int:
+    return n
+
+
+def method(self: Any, n: int) -> int:
+    return n
+
+
+def three(ctx: Context, a: int, b: int) -> None: ...
+
+
+def keyword_only(ctx: Context, *, a: int) -> None: ...
+
+
+def handler(ctx: Context, source: dict[str, int]) -> list[str]:
+    return []
+
+
+def test_partials_and_callable_objects_can_be_steps() -> None:
+    assert step(functools.partial(plain, 1)).name == "plain"
+    assert step(name="object")(Callable_()).spec.is_async
+    with pytest.raises(StepOutsideWorkflow, match=r"STEP\.fn"):
+        step(name="object")(Callable_())(1)
+
+
+def test_workflow_options_reach_the_engine() -> None:
+    made = workflow(
+        name="w",
+        version="2",
+        compatible=["1"],
+        retry=3,
+        lane=2,
+        timeout="1h",
+        worker_tags=["gpu"],
+        priority=5,
+    )(handler)
+    spec = made.spec
+    assert (made.name, spec.version, spec.compatible, spec.timeout_ms) == ("w", "2", ("1",), 3_600_000)
+    assert (spec.retry.max_attempts, spec.retry.backoff_ms, spec.retry.factor) == (3, 30_000, 4.0)
+    assert (spec.worker_tags, spec.priority, spec.is_async, spec.has_input) == (("gpu",), 5, False, True)
+    assert spec.lane is not None
+    assert spec.lane.limit == 2
+    assert workflow(retry=Retry(2, backoff="1s"))(handler).spec.retry.backoff_ms == 1_000
+    assert repr(made) == "<Workflow w>"
+    assert repr(Lane(2)) == "Lane(2)"
+
+
+def test_codecs_follow_the_annotations_and_are_built_when_first_used() -> None:
+    made = workflow(handler)
+    assert made.spec.input.decode(made.spec.input.encode({"a": 1})) == {"a": 1}
+    assert made.spec.output.decode(made.spec.output.encode(["x"])) == ["x"]
+    assert charge.spec.result.decode(charge.spec.result.encode("x")) == "x"
+    assert charge.spec.arguments is charge.spec.arguments
+
+
+def test_a_workflow_without_input_has_the_codec_of_none() -> None:
+    @workflow
+    async def nothing(ctx: Context) -> None: ...
+
+    assert not nothing.spec.has_input
+    assert nothing.spec.input.decode(nothing.spec.input.encode(None)) is None
+
+
+def test_annotations_that_cannot_be_resolved_count_as_untyped() -> None:
+    def odd(n: "Nowhere") -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821, UP037
+        return n
+
+    assert step(odd).spec.result.decode(step(odd).spec.result.encode({"a": 1})) == {"a": 1}

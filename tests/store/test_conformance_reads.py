@@ -1,0 +1,125 @@
+"""What people and the engine read."""
+
+from __future__ import annotations
+
+import pytest
+from tests.store.build import answer, answers, append, changed, create, leave, start
+
+from ironflow.model.journal import fold
+from ironflow.store.base import RunFilter, Store
+
+
+async def found(store: Store, **filter: object) -> list[str]:
+    return [row.run_id for row in await store.runs(RunFilter(**filter))]  # type: ignore[arg-type]
+
+
+async def test_runs_are_listed_newest_first_and_paged_by_key(store: Store) -> None:
+    for n in range(7):
+        await answer(store, create(f"r{n}", created_at=1_000 + n // 2))
+    everything = await found(store)
+    assert everything == ["r6", "r5", "r4", "r3", "r2", "r1", "r0"]
+    page, paged, before = None, [], None
+    while page != []:
+        page = await store.runs(RunFilter(limit=3, before=before))
+        paged += [row.run_id for row in page]
+        before = (page[-1].created_at, page[-1].run_id) if page else None
+    assert paged == everything
+
+
+async def test_runs_are_found_by_state_workflow_reason_and_label(store: Store) -> None:
+    await answer(store, start("r1", labels='{"team":"a","odd.key \\"x\\"":"1"}'))
+    await answer(store, create("r2", workflow="other", labels='{"team":"b"}'))
+    await answer(store, create("r3"))
+    await store.decide(["r3"], changed(state="paused", reason="REPLAY_DIVERGENCE"))
+    assert await found(store, states=["running"]) == ["r1"]
+    assert await found(store, states=["running", "paused"]) == ["r3", "r1"]
+    assert await found(store, states=["failed"]) == []
+    assert await found(store, workflow="other") == ["r2"]
+    assert await found(store, reason="REPLAY_DIVERGENCE") == ["r3"]
+    assert await found(store, label=("team", "b")) == ["r2"]
+    assert await found(store, label=('odd.key "x"', "1")) == ["r1"]
+    assert await found(store, label=("team", "c")) == []
+
+
+async def test_a_run_comes_back_with_every_column(store: Store) -> None:
+    given = start(
+        "r1", labels='{"a":"b"}', limits="[]", python="3.12", max_recoveries=3, deadline_at=9, scheduled_at=8,
+        parent_run_id="p", input_hash="h", priority=-4, attempt=2, retry_count=1, idempotency_key="i",
+        concurrency_key="c",
+    )  # fmt: skip
+    await answer(store, given)
+    row = await store.run("r1")
+    assert row is not None
+    assert given.row is not None
+    for name in ("labels", "limits", "python", "max_recoveries", "deadline_at", "scheduled_at",
+                 "parent_run_id", "input_hash", "priority", "attempt", "retry_count", "idempotency_key", "concurrency_key",
+                 "created_at", "version", "org", "environment", "epoch"):  # fmt: skip
+        assert getattr(row, name) == getattr(given.row, name), name
+    assert await store.run("nobody") is None
+
+
+async def test_a_journal_is_read_from_anywhere_and_as_far_as_asked(store: Store) -> None:
+    await answer(store, start("r1"))
+    await answer(store, append("r1", 4, count=700))
+    seqs = [event.seq for event in await store.journal("r1")]
+    assert seqs == list(range(1, 704))
+    assert [event.seq for event in await store.journal("r1", after=700)] == [701, 702, 703]
+    assert [event.seq for event in await store.journal("r1", after=2, limit=2)] == [3, 4]
+    assert len(await store.journal("r1", limit=400)) == 400
+    assert await store.journal("nobody") == []
+
+
+async def test_journals_of_several_runs_are_read_at_once(store: Store) -> None:
+    await answers(store, start("r1"), create("r2"))
+    journals = await store.journals(["r2", "nobody", "r1"])
+    assert {run_id: len(events) for run_id, events in journals.items()} == {"r2": 1, "nobody": 0, "r1": 3}
+    assert await store.journals([]) == {}
+
+
+async def test_the_journal_folds_into_the_row(store: Store) -> None:
+    await answer(store, start("r1"))
+    await answer(store, append("r1", 4))
+    await answer(store, leave("r1", 5, "completed"))
+    view, row = fold(await store.journal("r1")), await store.run("r1")
+    assert row is not None
+    assert view.breaches == []
+    assert (view.state, view.execution_seq, view.ended_at) == (row.state, row.execution_seq, row.ended_at)
+
+
+async def test_runs_are_counted_by_state(store: Store) -> None:
+    await answers(store, start("r1"), start("r2"), create("r3"))
+    assert await store.counts() == {"running": 2, "pending": 1}
+
+
+async def test_workflows_that_were_seen_are_listed_with_their_pause(store: Store) -> None:
+    await store.saw_workflows([("order", "1", "[]"), ("report", "2", '["gpu"]')])
+    await store.saw_workflows([("order", "3", "[]")])
+    await store.pause_workflow("report", "ann")
+    order, report = await store.workflows()
+    assert (order["name"], order["version"], order["paused_at"]) == ("order", "3", None)
+    assert order["first_seen_at"] <= order["seen_at"]
+    assert (report["name"], report["worker_tags"]) == ("report", '["gpu"]')
+    assert report["paused_at"] > 0
+
+
+async def test_a_healthy_database_has_nothing_to_report(store: Store) -> None:
+    assert await store.check() == []
+
+
+async def test_time_never_runs_backwards(store: Store) -> None:
+    times = []
+    for n in range(20):
+        times.append(store.now())
+        await answer(store, start(f"r{n}"))
+        times.append((await store.journal(f"r{n}"))[0].at)
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("key", ["idempotency_key", "concurrency_key"])
+async def test_a_key_that_nobody_holds_finds_nobody(store: Store, key: str) -> None:
+    assert await store.find_key(key, "k", "order") is None
+
+
+async def test_the_address_and_the_dialect_are_told_without_secrets(store: Store, store_url: str) -> None:
+    assert store.dialect == ("sqlite" if store_url.startswith("sqlite") else "postgres")
+    assert "password" not in store.name

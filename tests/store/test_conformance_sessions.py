@@ -1,0 +1,154 @@
+"""Sessions, heartbeats, and what the sweeps look for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.store.build import (
+    EXPIRED,
+    HOUR,
+    activate,
+    answer,
+    answers,
+    append,
+    changed,
+    create,
+    leave,
+    peek_one,
+    recovered,
+    session,
+    start,
+)
+
+from ironflow.model.transition import APPLIED
+from ironflow.store.base import LEASE_STALE, REFRESHED, Store
+
+
+async def beat(store: Store, *held: tuple[str, int, str, bool], name: str = "s1") -> tuple[bool, list[str]]:
+    """One heartbeat from a thread, as a worker does it."""
+
+    def call() -> tuple[bool, list[str]]:
+        heart = store.heart()
+        try:
+            alive, verdicts = heart.beat(name, HOUR, 3, held)
+        finally:
+            heart.close()
+        assert [(v.run_id, v.execution_seq) for v in verdicts] == [
+            (run_id, seq) for run_id, seq, _, _ in held
+        ]
+        return alive, [verdict.verdict for verdict in verdicts]
+
+    return await asyncio.to_thread(call)
+
+
+async def test_a_session_is_opened_listed_and_opened_again(store: Store) -> None:
+    row = session(store, lock_path="a/b", lock_device=1, lock_inode=2, wake_address="c")
+    await store.open_session(row)
+    assert await store.sessions() == [row]
+    row.slots, row.draining = 4, 1
+    await store.open_session(row)
+    assert await store.sessions() == [row]
+
+
+async def test_a_heartbeat_pushes_session_and_leases_and_sets_credits(store: Store) -> None:
+    row = session(store, ttl=1_000, suspect_since=5)
+    await store.open_session(row)
+    await answers(store, start("r1", ttl=1_000), start("r2", ttl=1_000))
+    found = await beat(store, ("r1", 1, "token", True))
+    assert found == (True, [REFRESHED])
+    (now,) = await store.sessions()
+    assert now.heartbeat_at >= row.heartbeat_at
+    assert now.expires_at == now.heartbeat_at + HOUR
+    assert now.credits == 3
+    leases = {lease.run_id: lease for lease in await store.leases()}
+    assert leases["r1"].expires_at >= now.heartbeat_at + HOUR
+    assert leases["r1"].executing == 1
+    if "r2" in leases:  # it was not named: it is left to expire
+        assert leases["r2"].expires_at <= leases["r2"].acquired_at + 1_000
+        assert leases["r2"].executing is None
+
+
+async def test_a_heartbeat_clears_a_suspicion(store: Store) -> None:
+    await store.open_session(session(store))
+    assert await beat(store) == (True, [])
+    (row,) = await store.sessions()
+    assert row.suspect_since is None
+
+
+async def test_a_heartbeat_is_refused_for_what_is_not_held(store: Store) -> None:
+    await store.open_session(session(store))
+    await store.open_session(session(store, "s2"))
+    await answers(store, start("r1"), start("r2"), start("r3", session="s2"), start("r4"))
+    await answer(store, leave("r4", 4, "completed"))
+    found = await beat(
+        store,
+        ("r1", 1, "token", False),
+        ("r2", 1, "wrong token", False),
+        ("r1", 2, "token", False),
+        ("r3", 1, "token", False),
+        ("r4", 1, "token", False),
+        ("nobody", 1, "token", False),
+    )
+    # r1 is named twice; the right one is renewed whatever else was asked of it.
+    assert found[1] == [REFRESHED] + [LEASE_STALE] * 5
+
+
+async def test_an_expired_lease_that_was_not_swept_is_renewed(store: Store) -> None:
+    await store.open_session(session(store))
+    await answer(store, start("r1", ttl=EXPIRED))
+    assert await store.expired_leases(10) == ["r1"]
+    assert await beat(store, ("r1", 1, "token", False)) == (True, [REFRESHED])
+    assert await store.expired_leases(10) == []
+    assert await answer(store, append("r1", 4)) == APPLIED
+
+
+async def test_a_recovered_run_is_stale_to_its_old_owner(store: Store) -> None:
+    await store.open_session(session(store))
+    await answer(store, start("r1"))
+    await store.decide(["r1"], recovered)
+    assert await beat(store, ("r1", 1, "token", False)) == (True, [LEASE_STALE])
+    assert await answer(store, activate(await peek_one(store), 5)) == APPLIED
+    assert await beat(store, ("r1", 1, "token", False)) == (True, [LEASE_STALE])
+    assert await beat(store, ("r1", 3, "token2", False)) == (True, [REFRESHED])
+
+
+async def test_a_session_that_was_removed_is_told_so_and_renews_nothing(store: Store) -> None:
+    await store.open_session(session(store))
+    await answers(store, start("r1"), start("r2", session="s2"))
+    assert await store.close_session("s1") == ["r1"]
+    assert await store.sessions() == []
+    assert await store.expired_leases(10) == ["r1"], "its lease has expired; the lease rule requeues"
+    assert await store.queue() == []
+    assert await beat(store, ("r1", 1, "token", False)) == (False, [LEASE_STALE])
+    assert await store.expired_leases(10) == ["r1"]
+    assert await store.close_session("s1") == ["r1"], "closing twice does no harm"
+
+
+async def test_the_list_of_leases_never_shows_an_expired_one(store: Store) -> None:
+    await answers(store, start("r1"), start("r2", ttl=EXPIRED))
+    assert [lease.run_id for lease in await store.leases()] == ["r1"]
+
+
+async def test_expired_leases_are_paged_by_run(store: Store) -> None:
+    await answers(store, *[start(f"r{n}", ttl=EXPIRED) for n in range(5)], start("live"))
+    assert await store.expired_leases(2) == ["r0", "r1"]
+    assert await store.expired_leases(9, after="r1") == ["r2", "r3", "r4"]
+
+
+async def test_expired_sessions_are_found(store: Store) -> None:
+    await store.open_session(session(store, "s1"))
+    await store.open_session(session(store, "s2", ttl=EXPIRED))
+    assert [row.session_id for row in await store.expired_sessions(10)] == ["s2"]
+
+
+async def test_a_run_that_nothing_holds_is_unowned(store: Store) -> None:
+    await answers(store, start("r1"), create("r2"), start("r3"), start("r4"), start("r5"))
+    await answer(store, leave("r4", 4, "sleeping"))
+    await answer(store, leave("r5", 4, "completed"))
+    soon = store.now() + HOUR
+    assert await store.unowned(soon, 10) == []
+
+    await answer(store, leave("r3", 4, "sleeping"))
+    await store.decide(["r3"], changed(state="running"))
+    assert await store.unowned(soon, 10) == ["r3"]
+    assert await store.unowned(1, 10) == [], "too young: its owner may be on the way"

@@ -1,0 +1,244 @@
+"""How a run's code can go wrong besides raising: getting stuck, being touched from outside, leaving the
+interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.workflow.driving import Driver, work
+
+from ironflow.context import Context
+from ironflow.engine import workflow_loop
+from ironflow.errors import ForbiddenInWorkflow, StepNotAwaited, WorkflowStuck
+
+
+def test_a_stuck_run_tells_where_each_task_waits() -> None:
+    async def consumer(queue: asyncio.Queue[int]) -> None:
+        await queue.get()
+
+    async def flow(ctx: Context) -> None:
+        await asyncio.create_task(consumer(asyncio.Queue()), name="the consumer")
+
+    with Driver(flow) as d:
+        assert (d.instance.outcome, d.open) == (None, [])
+        report = d.instance.stuck_report()
+        assert "task main\n" in report
+        assert "task the consumer\n" in report
+        assert "await queue.get()" in report
+        assert "test_failing.py" in report
+        assert report.index("task main\n") < report.index("the consumer\n")
+
+
+def test_a_stuck_report_shows_a_call_that_waits_by_name() -> None:
+    async def flow(ctx: Context) -> None:
+        await asyncio.create_task(work())
+
+    with Driver(flow) as d:
+        assert "waiting for the call of work" in d.instance.stuck_report()
+
+
+def test_a_loop_that_only_spins_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow_loop, "CALLBACK_LIMIT", 1_000)
+
+    async def flow(ctx: Context) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with Driver(flow) as d:
+        assert isinstance(d.error, WorkflowStuck)
+        assert "sleep(0)" in str(d.error)
+
+
+def escaped_future() -> tuple[Driver, asyncio.Future[int]]:
+    async def flow(ctx: Context) -> int:
+        future = asyncio.get_running_loop().create_future()
+        escaped.append(future)
+        asyncio.create_task(work())  # noqa: RUF006
+        return await future  # type: ignore[no-any-return]
+
+    escaped: list[asyncio.Future[int]] = []
+    d = Driver(flow).start()
+    return d, escaped[0]
+
+
+def test_a_callback_from_outside_an_activation_is_an_error_that_names_the_culprit() -> None:
+    d, future = escaped_future()
+    with pytest.raises(ForbiddenInWorkflow, match="task main was scheduled on the loop of run run-1 outside"):
+        future.set_result(1)
+    d.complete()
+    assert isinstance(d.error, ForbiddenInWorkflow)
+    d.instance.close()
+
+
+def test_a_callback_from_another_thread_is_an_error_even_during_an_activation() -> None:
+    caught: list[BaseException] = []
+
+    def from_thread(act: Callable[..., Any]) -> None:
+        def run() -> None:
+            try:
+                act()
+            except BaseException as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    def culprit() -> None: ...
+
+    async def flow(ctx: Context) -> None:
+        loop = asyncio.get_running_loop()
+        from_thread(lambda: loop.call_soon_threadsafe(culprit))
+        from_thread(lambda: loop.call_later(1, culprit))
+        coroutine = asyncio.sleep(0)
+        from_thread(lambda: loop.create_task(coroutine))
+        coroutine.close()
+        await work()
+
+    with Driver(flow) as d:
+        assert len(caught) == 3
+        assert all(isinstance(error, ForbiddenInWorkflow) for error in caught)
+        assert "culprit" in str(caught[0])
+        assert isinstance(d.error, ForbiddenInWorkflow)
+
+
+@pytest.mark.parametrize("exit", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_exit_from_workflow_code_fails_the_run_and_not_the_worker(exit: BaseException) -> None:
+    async def in_main(ctx: Context) -> None:
+        await work()
+        raise exit
+
+    async def in_task(ctx: Context) -> None:
+        async def leave() -> None:
+            raise exit
+
+        await asyncio.create_task(leave())
+
+    with Driver(in_main) as d:
+        d.complete()
+        assert d.error is exit
+    with Driver(in_task) as d:
+        assert d.error is exit
+
+
+def test_an_exit_from_a_plain_callback_fails_the_run_too() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def flow(ctx: Context) -> None:
+        asyncio.get_running_loop().call_soon(leave)
+        await work()
+
+    with Driver(flow) as d:
+        assert isinstance(d.error, SystemExit)
+        assert d.open == []
+
+
+def test_an_error_in_a_callback_fails_the_run_with_a_note_that_says_why() -> None:
+    def broken(_: object) -> None:
+        raise ValueError("in a callback")
+
+    async def flow(ctx: Context) -> None:
+        task = asyncio.create_task(asyncio.sleep(0))
+        task.add_done_callback(broken)
+        await work()
+
+    with Driver(flow) as d:
+        assert isinstance(d.error, ValueError)
+        assert "broken" in d.error.__notes__[0]
+
+
+def test_a_loop_error_without_an_exception_fails_the_run_as_well() -> None:
+    async def flow(ctx: Context) -> None:
+        asyncio.get_running_loop().call_exception_handler({"message": "something odd"})
+        await work()
+
+    with Driver(flow) as d:
+        assert "something odd" in str(d.error)
+
+
+def test_an_exception_never_retrieved_is_reported_and_fails_nothing() -> None:
+    async def flow(ctx: Context) -> None:
+        asyncio.get_running_loop().create_future().set_exception(ValueError("nobody looked"))
+        await asyncio.sleep(0)
+
+    with Driver(flow) as d:
+        assert d.value is None
+        assert "nobody looked" in d.instance.unreported[0]
+
+
+def test_a_call_never_awaited_fails_the_run_by_its_name() -> None:
+    async def flow(ctx: Context) -> str:
+        work("forgotten")
+        ctx.sleep(5)
+        return "fine"
+
+    with Driver(flow) as d:
+        assert isinstance(d.error, StepNotAwaited)
+        assert "its call of work, sleep" in str(d.error)
+        assert len(d.instance.unreported) == 2
+
+
+def test_a_call_never_awaited_does_not_hide_the_error_the_run_ended_with() -> None:
+    async def flow(ctx: Context) -> None:
+        work("forgotten")
+        raise ValueError("the real one")
+
+    with Driver(flow) as d:
+        assert "the real one" in str(d.error)
+        assert d.instance.unreported == ["the call of work was never awaited"]
+
+
+shared = asyncio.Semaphore(1)
+
+
+def test_a_primitive_shared_between_runs_is_recognised_and_named() -> None:
+    async def flow(ctx: Context) -> None:
+        async with shared:
+            await work()
+
+    async def contended(ctx: Context) -> None:
+        await asyncio.gather(flow(ctx), flow(ctx))
+
+    first = Driver(contended, run_id="run-1").start()
+    second = Driver(flow, run_id="run-2").start()
+    assert isinstance(second.error, ForbiddenInWorkflow)
+    assert "asyncio.locks.Semaphore" in str(second.error)
+    assert "use a lane" in str(second.error)
+    first.instance.close()
+    second.instance.close()
+
+
+async def test_a_primitive_of_the_worker_s_own_loop_is_recognised_too() -> None:
+    event = asyncio.Event()
+    waiter = asyncio.create_task(event.wait())
+    await asyncio.sleep(0)
+
+    async def flow(ctx: Context) -> None:
+        await event.wait()
+
+    with Driver(flow) as d:
+        assert "made outside this run's code" in str(d.error)
+    event.set()
+    await waiter
+
+
+def test_waking_another_run_s_code_directly_is_an_error_in_the_one_that_does_it() -> None:
+    event = asyncio.Event()
+
+    async def waits(ctx: Context) -> None:
+        await event.wait()
+
+    async def wakes(ctx: Context) -> None:
+        event.set()
+
+    first = Driver(waits, run_id="run-1").start()
+    second = Driver(wakes, run_id="run-2").start()
+    assert "run run-1 from another event loop or run" in str(second.error)
+    first.instance.close()
+    second.instance.close()

@@ -1,0 +1,143 @@
+"""The guard: clocks, dice and I/O in workflow code are noticed, and only there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.workflow.driving import Driver, work
+
+from ironflow.context import Context
+from ironflow.engine import guard
+from ironflow.errors import ForbiddenInWorkflow
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    guard.install()
+    yield
+    guard.uninstall()
+
+
+OFFENCES: dict[str, Callable[[], Any]] = {
+    "opened a file": lambda: Path(__file__).read_text(),
+    "made a socket": socket.socket,
+    "looked up a host name": lambda: socket.getaddrinfo("localhost", 1),
+    "started a process": lambda: subprocess.run(["true"], check=True),
+    "time.time()": lambda: time.time(),
+    "time.monotonic()": lambda: time.monotonic(),
+    "time.sleep()": lambda: time.sleep(0),
+    "random.random()": lambda: random.random(),
+    "random.shuffle()": lambda: random.shuffle([1, 2]),
+    "random numbers": lambda: secrets.token_hex(),
+    "uuid.uuid4()": lambda: uuid.uuid4(),
+    "os.urandom()": lambda: os.urandom(4),
+    "environment variable": lambda: os.environ["PATH"],
+}
+
+
+@pytest.mark.parametrize("what", OFFENCES)
+def test_an_offence_is_an_error_under_strict_rules_that_says_where_and_what_instead(what: str) -> None:
+    async def flow(ctx: Context) -> None:
+        OFFENCES[what]()
+
+    with Driver(flow, strict=True) as d:
+        assert isinstance(d.error, ForbiddenInWorkflow)
+        assert what in str(d.error)
+        assert f"{__name__.rpartition('.')[2]}.py" in str(d.error) or "python" in str(d.error)
+        assert "ctx." in str(d.error) or "step" in str(d.error)
+
+
+@pytest.mark.parametrize("what", OFFENCES)
+def test_the_same_is_fine_outside_workflow_code(what: str) -> None:
+    made = OFFENCES[what]()
+    if isinstance(made, socket.socket):
+        made.close()
+
+
+def test_without_strict_rules_it_works_and_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def flow(ctx: Context) -> float:
+        for _ in range(3):
+            now = time.time()
+        return now
+
+    for _ in range(2):
+        with Driver(flow) as d:
+            assert d.value > 1e9
+    (record,) = caplog.records
+    assert "time.time()" in record.getMessage()
+    assert "ctx.now()" in record.getMessage()
+
+
+def test_imports_tracebacks_warnings_and_logging_may_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_inside.py").write_text(
+        "import time, os\nmoment = time.time(), os.environ['PATH']\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    handler = logging.FileHandler(tmp_path / "log", delay=True)
+    logger = logging.getLogger("tests.guard")
+    logger.addHandler(handler)
+
+    async def flow(ctx: Context) -> Any:
+        import imported_inside  # type: ignore[import-not-found]
+
+        logger.warning("a line")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warnings.warn("a warning", stacklevel=1)
+        return len(imported_inside.moment), len(caught)
+
+    with Driver(flow, strict=True) as d:
+        assert d.value == (2, 1)
+    handler.close()
+    logger.removeHandler(handler)
+    del sys.modules["imported_inside"]
+
+
+def test_the_thread_of_a_synchronous_handler_is_watched_as_well() -> None:
+    def flow(ctx: Context) -> None:
+        ctx.wait(work())
+        time.time()
+
+    with Driver(flow, strict=True) as d:
+        d.complete()
+        assert isinstance(d.error, ForbiddenInWorkflow)
+
+
+async def test_a_step_s_body_on_the_worker_s_loop_is_not_watched() -> None:
+    async def flow(ctx: Context) -> Any:
+        return await work()
+
+    with Driver(flow, strict=True) as d:
+        await asyncio.to_thread(time.time)
+        d.complete(time.time())
+        assert d.value > 1e9
+
+
+def test_installing_twice_and_taking_it_out_leave_the_library_as_it_was() -> None:
+    guard.install()
+    guard.uninstall()
+    assert not hasattr(time.time, "__wrapped__")
+    assert not hasattr(os.urandom, "__wrapped__")
+
+    async def flow(ctx: Context) -> float:
+        Path(__file__).read_text()
+        return time.time()
+
+    with Driver(flow, strict=True) as d:
+        assert d.value > 1e9
