@@ -30,6 +30,8 @@ PER_SECOND = 500
 FLOOR_TIMERS = 1_000
 HERD = 10_000
 SLOTS = 100
+#: The run whose rows the floor copies must really suspend, so its due time is seconds away.
+RECORDED_SLEEP = 3.0
 #: The stranger starts so many seconds after the herd.
 STRANGER_AFTER = 0.3
 #: Between the last start and the first due time there is at least this, in seconds.
@@ -38,7 +40,9 @@ HEAD_START = 1.0
 
 async def measure(place: Place, scale: Scale) -> list[Row]:
     """The rows of this work on one store."""
-    script = await Script.recorded(place, sleeper, time.time() + 0.3)
+    script = await Script.recorded(place, sleeper, time.time() + RECORDED_SLEEP)
+    if len(script.groups) != 3:
+        raise RuntimeError(f"the recorded run did not sleep: {script.groups}; this machine is too busy to measure on")
     timers, herd = scale.of(TIMERS, 200), scale.of(HERD, 500)
 
     async def floor(url: str) -> Figures:

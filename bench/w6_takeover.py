@@ -34,7 +34,7 @@ from bench.workflows import chain
 
 HERE = Path(__file__).resolve().parent
 #: Nothing that works takes so long, in seconds; the lease clock alone would be done by then.
-PATIENCE = 60.0
+PATIENCE = 40.0
 #: Workers watch each other before the next kill, in seconds.
 SETTLE = 0.2
 UNITS = {"proof": "ms", "proof_p50": "ms", "proof_max": "ms"}

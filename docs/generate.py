@@ -13,12 +13,13 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import click
 import typer
 
 from ironflow import config
-from ironflow.cli.main import app
+from ironflow.cli import exits
+from ironflow.cli.app import build
 from ironflow.duration import format_ms
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
@@ -70,9 +71,9 @@ def _settings() -> list[str]:
     lines = [
         "# Settings",
         "",
-        "Later sources win: defaults, profile, `ironflow.toml` in the working directory (the names below as keys),",
-        "environment variables, arguments. Durations are written `500ms`, `30s`, `5m`, `2h`, `7d`; an optional one",
-        "can be `off`. Values that contradict each other are refused at start, all of them at once.",
+        "Later sources win: defaults, profile, `ironflow.toml` in the working directory (the names below as",
+        "keys), environment variables, arguments. Durations are written `500ms`, `30s`, `5m`, `2h`, `7d`; an",
+        "optional one can be `off`. Values that contradict each other are refused at start, all at once.",
         "",
     ]
     rows = (
@@ -103,8 +104,9 @@ def _states() -> list[str]:
         )
         lines += [f"## {title}", "", *_table(("state", "meaning", "can become"), rows), ""]
     lines += [
-        "A move that is not in these tables is refused with `INVALID_TRANSITION`, and nothing is changed. A paused run",
-        "goes back to the state it was paused in; if that was `running`, it comes back as `pending` and is replayed.",
+        "A move that is not in these tables is refused with `INVALID_TRANSITION`, and nothing is changed.",
+        "A paused run goes back to the state it was paused in; if that was `running`, it comes back as",
+        "`pending` and is replayed.",
     ]
     return lines
 
@@ -113,9 +115,9 @@ def _errors() -> list[str]:
     lines = [
         "# Errors",
         "",
-        "Every error of Ironflow is an `IronflowError` from `ironflow.errors`, with a `code` that is never renamed, a",
-        "`message`, a `hint` (what to do) and `details` (plain data). The table follows the tree: a row that is set in",
-        "is a kind of the nearest row above it that is not.",
+        "Every error of Ironflow is an `IronflowError` from `ironflow.errors`, with a `code` that is never",
+        "renamed, a `message`, a `hint` (what to do) and `details` (plain data). The table follows the tree:",
+        "a row that is set in is a kind of the nearest row above it that is set in less.",
         "",
     ]
     rows = []
@@ -144,9 +146,9 @@ def _journal() -> list[str]:
     lines = [
         "# The journal",
         "",
-        "A run is its journal: events with the numbers 1, 2, 3 … and no gap, only ever appended. The row of a run and",
-        "its list of steps are read back from it (`ironflow doctor` compares them). Each event carries the",
-        "`execution_seq` of the segment that wrote it; an older segment's events are refused.",
+        "A run is its journal: events numbered 1, 2, 3 … without a gap, only ever appended. The row of a run",
+        "and its list of steps are read back from it (`ironflow doctor` compares them). Each event carries",
+        "the `execution_seq` of the segment that wrote it; an older segment's events are refused.",
         "",
         "A *fact* is fed to the workflow when it is replayed; a *change of owner* raises `execution_seq`.",
         "",
@@ -165,13 +167,16 @@ def _role(kind: str) -> str:
 
 
 def _cli() -> list[str]:
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(build())
+    codes = ((str(code), meaning) for code, meaning in exits.MEANINGS.items())
     lines = ["# The command line", "", *_help_text(command), ""]
+    lines += ["Every command ends with one of these exit codes:", "", *_table(("code", "meaning"), codes), ""]
     return [*lines, *_command("ironflow", command)]
 
 
-def _command(path: str, command: click.Command) -> Iterator[str]:
-    if isinstance(command, click.Group):
+def _command(path: str, command: Any) -> Iterator[str]:
+    # Typer brings its own copy of click, or uses an installed one: what a command is shows in its attributes.
+    if hasattr(command, "commands"):
         for name, child in command.commands.items():
             if child.hidden:
                 continue
@@ -181,24 +186,24 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
         return
     usage = [part for parameter in command.params if (part := _in_usage(parameter))]
     yield from ("```", " ".join([path, *usage, "[OPTIONS]"]), "```", "")
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     rows = ((_option(option), (option.help or "").replace("\n", " ")) for option in options)
     yield from (*_table(("option", "meaning"), rows), "")
 
 
-def _in_usage(parameter: click.Parameter) -> str:
-    if not isinstance(parameter, click.Argument):
+def _in_usage(parameter: Any) -> str:
+    if parameter.param_type_name != "argument":
         return ""
-    name = (parameter.metavar or parameter.name or "").upper() + ("..." if parameter.nargs == -1 else "")
+    name = (parameter.metavar or parameter.name).upper().rstrip(".") + ("..." if parameter.nargs == -1 else "")
     return name if parameter.required else f"[{name}]"
 
 
-def _option(option: click.Option) -> str:
+def _option(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} {(option.metavar or option.type.name).upper()}"
+    return names if option.is_flag else f"{names} {(option.metavar or option.name).upper()}"
 
 
-def _help_text(command: click.Command) -> list[str]:
+def _help_text(command: Any) -> list[str]:
     return inspect.cleandoc(command.help or "").replace("\b\n", "").split("\f")[0].splitlines()
 
 

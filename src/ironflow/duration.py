@@ -93,5 +93,5 @@ def _invalid(name: str, value: object, what: str) -> InvalidDuration:
     return InvalidDuration(f"{name}: {shown} {what}", details={"name": name})
 
 
-# The author's exception takes a duration, and durations raise errors: the errors come first, so they are told.
+# The author's exception takes a duration, and durations raise errors, so one is told of the other.
 RetryAfterError._to_ms = staticmethod(to_ms)

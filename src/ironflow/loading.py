@@ -54,9 +54,7 @@ def parse_target(text: str) -> Target:
         return Target(text, None, place, name)
     file = Path(place)
     if "." in file.stem:
-        raise InvalidInput(
-            f"{place} cannot be imported: its name has a dot before .py", hint="Rename the file."
-        )
+        raise InvalidInput(f"{place} cannot be imported: its name has a dot before .py", hint="Rename the file.")
     return Target(text, file, file.stem, name)
 
 
@@ -79,9 +77,7 @@ def load(text: str) -> dict[str, Workflow[Any, Any]]:
         return _by_name([_named(target, module, found)])
     own = [workflow for workflow in found if workflow.fn.__module__ == module.__name__]
     if not found:
-        raise WorkflowUnknown(
-            f"{text} has no workflow", hint="Decorate a function in it with @ironflow.workflow."
-        )
+        raise WorkflowUnknown(f"{text} has no workflow", hint="Decorate a function in it with @ironflow.workflow.")
     return _by_name(own or found)
 
 
@@ -124,9 +120,7 @@ def _named(target: Target, module: ModuleType, found: list[Workflow[Any, Any]]) 
             return workflow
     place = target.text.removesuffix(f":{target.name}")
     if value is not None:
-        raise WorkflowUnknown(
-            f"{target.name} in {place} is no workflow", hint="Decorate it with @ironflow.workflow."
-        )
+        raise WorkflowUnknown(f"{target.name} in {place} is no workflow", hint="Decorate it with @ironflow.workflow.")
     known = ", ".join(sorted(workflow.name for workflow in found)) or "none"
     raise WorkflowUnknown(f"{place} has no workflow {target.name!r}; known: {known}")
 

@@ -96,11 +96,13 @@ class Run(Generic[Out]):
             return self.workflow.spec.output.validate(data.get("output"))  # type: ignore[no-any-return]
         if state == runs.FAILED:
             error = decode_error(data["error"])
-            raise RunFailed(self.id, error) from error
+            message = f"run {self.id} failed: {type(error).__name__}: {error}"
+            raise RunFailed(message, run_id=self.id, failure=data["error"]) from error
         if state == runs.CANCELLED:
-            raise RunCancelled(self.id)
+            raise RunCancelled(f"run {self.id} was cancelled", run_id=self.id)
         row = await self.engine.store.run(self.id)
-        raise RunPaused(self.id, reason=row.reason if row is not None else None)
+        reason = row.reason if row is not None else None
+        raise RunPaused(f"run {self.id} is paused: {reason or 'by an operator'}", run_id=self.id)
 
     async def status(self) -> RunView:
         """The run as it stands."""

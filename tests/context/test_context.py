@@ -105,9 +105,7 @@ def test_durable_sleeps_count_from_their_await_and_are_never_early() -> None:
         assert d.asked_ids(StartTimer) == ["main/t1", "main/t2", "main/t3"]
 
 
-@pytest.mark.parametrize(
-    "misuse", [lambda c: c.sleep("soon"), lambda c: c.sleep(-1), lambda c: c.sleep_until(naive)]
-)
+@pytest.mark.parametrize("misuse", [lambda c: c.sleep("soon"), lambda c: c.sleep(-1), lambda c: c.sleep_until(naive)])
 def test_times_that_mean_nothing_are_refused(misuse: Callable[[Context], Any]) -> None:
     async def flow(ctx: Context) -> None:
         misuse(ctx)

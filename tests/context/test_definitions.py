@@ -25,9 +25,7 @@ from ironflow.context.info import StepInfo, current
 from ironflow.errors import DefinitionError, InvalidDuration, StepOutsideWorkflow
 
 
-@step(
-    retry=Retry(5, backoff="2s", on=("timeout", LookupError)), timeout="1m", heartbeat_timeout=5, kind="llm"
-)
+@step(retry=Retry(5, backoff="2s", on=("timeout", LookupError)), timeout="1m", heartbeat_timeout=5, kind="llm")
 async def charge(order: int) -> str:
     """Charge a card."""
     return f"charged {order}"
@@ -163,9 +161,7 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
         (lambda: Retry(factor=float("inf")), "factor"),
     ],
 )
-def test_a_definition_that_breaks_a_rule_is_refused_at_decoration(
-    define: Callable[[], Any], message: str
-) -> None:
+def test_a_definition_that_breaks_a_rule_is_refused_at_decoration(define: Callable[[], Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         define()
 

@@ -58,9 +58,7 @@ def taken(run_id: str, seq: int, event_seq: int, token: str, session: str = "s1"
     return change
 
 
-def appended(
-    run_id: str, event_seq: int, token: str = "t1", seq: int = 1, payload: str = '{"r":1}'
-) -> Transition:
+def appended(run_id: str, event_seq: int, token: str = "t1", seq: int = 1, payload: str = '{"r":1}') -> Transition:
     """The owner's completion of one step and start of the next."""
     change = Transition(run_id, OWNER, seq, token)
     change.events = [

@@ -103,7 +103,9 @@ async def test_workflows_that_were_seen_are_listed_with_their_pause(store: Store
 
 
 async def test_a_healthy_database_has_nothing_to_report(store: Store) -> None:
-    assert await store.check() == []
+    # The tests' PostgreSQL runs without fsync, and a check that did not say so would be worth nothing.
+    unsafe = ("fsync is off", "full_page_writes is off") if store.dialect == "postgres" else ()
+    assert [problem for problem in await store.check() if not problem.startswith(unsafe)] == []
 
 
 async def test_time_never_runs_backwards(store: Store) -> None:

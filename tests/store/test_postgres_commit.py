@@ -52,9 +52,7 @@ both_ways = pytest.mark.parametrize("submit", [submit_alone, submit_in_a_crowd],
 
 
 @both_ways
-async def test_an_owner_with_an_old_seq_or_another_token_writes_nothing(
-    store: PostgresStore, submit: Submit
-) -> None:
+async def test_an_owner_with_an_old_seq_or_another_token_writes_nothing(store: PostgresStore, submit: Submit) -> None:
     run_id = new_id()
     assert await submit(store, started(run_id)) == "applied"
     assert await submit(store, appended(run_id, 4, token="other")) == "stale"
@@ -95,9 +93,7 @@ async def test_a_segment_that_missed_news_may_not_leave(store: PostgresStore, su
 
 
 @both_ways
-async def test_a_suspended_run_is_woken_once_and_its_waits_are_settled(
-    store: PostgresStore, submit: Submit
-) -> None:
+async def test_a_suspended_run_is_woken_once_and_its_waits_are_settled(store: PostgresStore, submit: Submit) -> None:
     run_id = new_id()
     await submit(store, started(run_id))
     leaving = Transition(run_id, OWNER, 1, "t1")
@@ -233,10 +229,7 @@ async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> Non
 
 def test_prepare_is_true_or_false() -> None:
     assert Address("postgresql://u@h/d?prepare=false").prepare is False
-    assert (
-        Address("postgresql://u@h/d?prepare=false&sslmode=require").dsn
-        == "postgresql://u@h/d?sslmode=require"
-    )
+    assert Address("postgresql://u@h/d?prepare=false&sslmode=require").dsn == "postgresql://u@h/d?sslmode=require"
     with pytest.raises(InvalidSettings, match="prepare=maybe"):
         Address("postgresql://u@h/d?prepare=maybe")
 
@@ -251,11 +244,34 @@ async def test_a_store_that_was_opened_for_reading_refuses_to_write(postgres_url
     await store.close()
 
 
+async def test_a_check_tells_which_settings_take_a_promise_away(store: PostgresStore) -> None:
+    problems = await store.check()  # of the tests' own server, which is fast and not safe
+    assert any("fsync is off" in problem for problem in problems)
+
+
+async def test_a_test_may_bring_its_own_clock(postgres_url: str) -> None:
+    times = [5_000]
+    store = await open_postgres(postgres_url, clock=lambda: times[-1])
+    run_id, held_back = new_id(), new_id()
+    assert await store.submit(started(run_id)) == "applied"
+    waiting = queued(held_back)
+    assert waiting.enqueue is not None
+    waiting.enqueue.eligible_at = 9_000
+    assert await store.submit(waiting) == "applied"
+    times.append(4_000)
+    assert store.now() == 5_000
+    assert await store.submit(taken(held_back, 0, 2, "t2")) == "lost"
+    times.append(9_000)
+    assert await store.submit(taken(held_back, 0, 2, "t2")) == "applied"
+    assert {event.at for event in await store.journal(run_id)} == {5_000}
+    assert [event.at for event in await store.journal(held_back)] == [5_000, 9_000]
+    assert [lease.expires_at - lease.acquired_at for lease in await store.leases()] == [20_000, 20_000]
+    await store.close()
+
+
 async def test_the_functions_of_an_older_program_stay_beside_those_of_this_one(store: PostgresStore) -> None:
     watcher = await asyncpg.connect(store._address.dsn)
-    names = {
-        row[0] for row in await watcher.fetch("select proname from pg_proc where proname like 'ironflow%'")
-    }
+    names = {row[0] for row in await watcher.fetch("select proname from pg_proc where proname like 'ironflow%'")}
     await watcher.close()
     suffixes = {name.rsplit("_", 1)[1] for name in names}
     assert len(suffixes) == 1

@@ -1,8 +1,9 @@
-"""Connections that break in mid-commit, a server that dies under load: every future is answered, by the truth."""
+"""Connections that break in mid-commit, a server that dies under load: every caller is told the truth."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import asyncpg
@@ -20,7 +21,7 @@ from tests.store.postgres_cases import (
 
 from ironflow.errors import StoreUnreachable
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.transition import LOCKED, OWNER, Locked, Transition
 from ironflow.store import postgres, postgres_link
 from ironflow.store.postgres import PostgresStore
 from ironflow.testing.postgres import PostgresServer
@@ -118,9 +119,7 @@ async def test_a_connection_killed_in_mid_commit_loses_nothing_and_writes_nothin
     await assert_written_once(store, runs)
 
 
-async def test_an_answer_that_was_lost_is_found_in_the_database(
-    postgres_url: str, open_postgres: Open
-) -> None:
+async def test_an_answer_that_was_lost_is_found_in_the_database(postgres_url: str, open_postgres: Open) -> None:
     """The commit succeeds and the connection breaks before its answer arrives, for every kind of write."""
     store = await open_postgres(postgres_url)
     run_id, queued_id = new_id(), new_id()
@@ -139,24 +138,94 @@ async def test_an_answer_that_was_lost_is_found_in_the_database(
     assert len(await store.journal(queued_id)) == 2
 
 
-async def test_a_lost_answer_is_not_taken_for_the_work_of_somebody_else(
-    postgres_url: str, open_postgres: Open
-) -> None:
+async def test_a_lost_answer_is_not_taken_for_the_work_of_somebody_else(postgres_url: str, open_postgres: Open) -> None:
     """Another worker claimed the run with the very same events: the token tells whose claim it was."""
     mine, other = await open_postgres(postgres_url), await open_postgres(postgres_url)
     run_id = new_id()
     await mine.submit(queued(run_id))
     committer = mine._activations
 
-    async def lose(items: object, unsure: bool) -> object:
+    async def lose(items: object, doubt: object) -> object:
         del committer_fast["now"]
         assert await other.submit(taken(run_id, 0, 2, "theirs")) == "applied"
         raise ConnectionResetError("lost")
 
     committer_fast = {"now": lose}
     real = committer._fast
-    replace_fast(committer, lambda items, unsure: committer_fast.get("now", real)(items, unsure))
+    replace_fast(committer, lambda items, doubt: committer_fast.get("now", real)(items, doubt))
     assert await mine.submit(taken(run_id, 0, 2, "mine")) == "lost"
+
+
+async def test_a_decision_whose_answer_was_lost_is_not_decided_twice(postgres_url: str, open_postgres: Open) -> None:
+    store = await open_postgres(postgres_url)
+    run_id = new_id()
+    await store.submit(started(run_id))
+    seen: list[int] = []
+
+    def note(locked: Locked) -> Transition:
+        seen.append(locked.last_seq)
+        change = Transition(run_id, LOCKED)
+        change.events = [Event(0, "status_set", None, '{"text":"same"}', locked.row.execution_seq)]
+        change.changes = {"facts": locked.row.facts + 1}
+        return change
+
+    # The very same event stands there from an earlier decision: that one must not be taken for this one.
+    await store.decide([run_id], note)
+    real = store._decider
+    losses = ["before the commit", "after it"]
+
+    class Losing:
+        lanes = real.lanes
+
+        async def decide(self, connection: object, *arguments: object) -> object:
+            loss = losses.pop(0) if losses else None
+            if loss == "before the commit":
+                await real.decide(Uncommitted(connection), *arguments)  # type: ignore[arg-type]
+            found = await real.decide(connection, *arguments)  # type: ignore[arg-type]
+            if loss is not None:
+                raise ConnectionResetError("the answer was lost")
+            return found
+
+    class Uncommitted:
+        def __init__(self, connection: object) -> None:
+            self.connection = connection
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.connection, name)
+
+        @contextlib.asynccontextmanager
+        async def transaction(self) -> AsyncIterator[None]:
+            transaction = self.connection.transaction()  # type: ignore[attr-defined]
+            await transaction.start()
+            yield
+            await transaction.rollback()
+            raise ConnectionResetError("lost before the commit")
+
+    store._decider = Losing()  # type: ignore[assignment]
+    found = await store.decide([run_id], note)
+    assert isinstance(found[run_id], Transition)
+    assert seen == [3, 4, 4]
+    journal = await store.journal(run_id)
+    assert_dense(journal)
+    assert len(journal) == 5
+    row = await store.run(run_id)
+    assert row is not None
+    assert row.facts == 2
+
+
+async def test_events_without_a_number_are_written_once_when_an_answer_is_lost(
+    postgres_url: str, open_postgres: Open
+) -> None:
+    store = await open_postgres(postgres_url)
+    run_id = new_id()
+    await store.submit(started(run_id))
+    for _ in range(2):
+        change = Transition(run_id, OWNER, 1, "t1")
+        change.events = [Event(0, "status_set", None, '{"text":"same"}')]
+        lose_one_answer(store._owners)
+        assert await store.submit(change) == "applied"
+    assert_dense(await store.journal(run_id))
+    assert len(await store.journal(run_id)) == 5
 
 
 def lose_one_answer(committer: object) -> None:
@@ -165,13 +234,13 @@ def lose_one_answer(committer: object) -> None:
     state = {"lost": False}
 
     def losing(real: object) -> object:
-        async def write(items: list, unsure: bool) -> list:  # type: ignore[type-arg]
+        async def write(items: list, doubt: object) -> list:  # type: ignore[type-arg]
             if state["lost"]:
-                return await real(items, unsure)  # type: ignore[operator, no-any-return]
+                return await real(items, doubt)  # type: ignore[operator, no-any-return]
             # The same transitions with futures of their own: written, and nobody hears of it.
             loop = asyncio.get_running_loop()
             shadow = [(change, loop.create_future()) for change, _ in items]
-            left = await real(shadow, unsure)  # type: ignore[operator]
+            left = await real(shadow, doubt)  # type: ignore[operator]
             if left:
                 return [items[[s[0] for s in shadow].index(one[0])] for one in left]
             state["lost"] = True
@@ -185,9 +254,9 @@ def lose_one_answer(committer: object) -> None:
 
 def replace_fast(committer: object, fast: object, slow: object = None) -> None:
     """Committers have slots: give this one a class of its own whose writes go through the test."""
-    names = {"__slots__": (), "_fast": lambda self, items, unsure: fast(items, unsure)}  # type: ignore[operator]
+    names = {"__slots__": (), "_fast": lambda self, items, doubt: fast(items, doubt)}  # type: ignore[operator]
     if slow is not None:
-        names["_slow"] = lambda self, items, unsure: slow(items, unsure)  # type: ignore[operator]
+        names["_slow"] = lambda self, items, doubt: slow(items, doubt)  # type: ignore[operator]
     base = type(committer)
     committer.__class__ = type(base.__name__, (base,), names)
 

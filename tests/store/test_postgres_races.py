@@ -61,9 +61,7 @@ async def test_an_owner_that_was_replaced_writes_nothing_more(stores: list[Postg
     for _ in range(40):
         run_id = new_id()
         await zombie.submit(started(run_id))
-        late, decided = await asyncio.gather(
-            zombie.submit(appended(run_id, 4)), scanner.decide([run_id], recovered)
-        )
+        late, decided = await asyncio.gather(zombie.submit(appended(run_id, 4)), scanner.decide([run_id], recovered))
         assert isinstance(decided[run_id], Transition)
         assert await zombie.submit(appended(run_id, 6)) == "stale"
         assert await zombie.submit(ended(run_id, 6)) == "stale"
@@ -121,9 +119,7 @@ async def test_two_scanners_recover_a_run_once(stores: list[PostgresStore]) -> N
         assert row.execution_seq == 2
 
 
-async def test_a_sweep_leaves_alone_what_somebody_has_locked(
-    stores: list[PostgresStore], postgres_url: str
-) -> None:
+async def test_a_sweep_leaves_alone_what_somebody_has_locked(stores: list[PostgresStore], postgres_url: str) -> None:
     free, held = new_id(), new_id()
     await asyncio.gather(*[stores[0].submit(started(run_id)) for run_id in (free, held)])
     other = await asyncpg.connect(postgres_url)
@@ -164,6 +160,26 @@ def _beat_once(store: PostgresStore, held: list[tuple[str, int, str, bool]]) -> 
         heart.close()
 
 
+async def test_of_two_claims_of_the_last_place_in_a_lane_one_is_held_back(stores: list[PostgresStore]) -> None:
+    for _ in range(25):
+        pair = [new_id(), new_id()]
+        for run_id in pair:
+            change = queued(run_id, limits="[]")
+            change.lanes = [("lane", 1)]
+            assert await stores[0].submit(change) == "applied"
+        claims = [store.submit(taken(run_id, 0, 2, "t1")) for run_id, store in zip(pair, stores, strict=True)]
+        answers = await asyncio.gather(*claims)
+        assert sorted(answers) == ["applied", "lost"]
+        held_back = next(row for row in await stores[0].queue() if row.run_id in pair)
+        assert (held_back.status, held_back.blocked_lane) == ("blocked", "lane")
+        winner = pair[answers.index("applied")]
+        assert await stores[0].submit(ended(winner, 3)) == "applied"
+        next_one = next(row for row in await stores[0].queue() if row.run_id in pair)
+        assert (next_one.status, next_one.blocked_lane) == ("ready", None)
+        assert await stores[0].submit(taken(next_one.run_id, 0, 2, "t1")) == "applied"
+        assert await stores[0].submit(ended(next_one.run_id, 3)) == "applied"
+
+
 async def test_a_lane_is_never_over_admitted_by_claims_from_two_sides(stores: list[PostgresStore]) -> None:
     limit, total = 3, 24
     runs = [new_id() for _ in range(total)]
@@ -177,9 +193,7 @@ async def test_a_lane_is_never_over_admitted_by_claims_from_two_sides(stores: li
         for turn in range(400):
             if len(done) == total:
                 return
-            heads = (
-                await store.reserve([ROUTE], 2, f"s{n}", TTL_MS) if turn % 2 else await store.peek([ROUTE], 2)
-            )
+            heads = await store.reserve([ROUTE], 2, f"s{n}", TTL_MS) if turn % 2 else await store.peek([ROUTE], 2)
             for head in heads:
                 change = taken(head.run_id, 0, 2, f"t{n}")
                 change.reservation = head.reservation
@@ -248,9 +262,7 @@ class Crowd:
             return recovered(locked) if locked.lease is not None else None
 
         while not self.stop.is_set():
-            self.counts["cancelled"] += written(
-                await self.stores[1].decide(random.sample(self.runs, 2), give_back)
-            )
+            self.counts["cancelled"] += written(await self.stores[1].decide(random.sample(self.runs, 2), give_back))
             await asyncio.sleep(0.02)
 
 
@@ -283,9 +295,7 @@ async def test_claims_renewals_sweeps_and_cancels_never_deadlock(
         for thread in threads:
             await asyncio.to_thread(thread.join)
     watcher = await asyncpg.connect(postgres_url)
-    deadlocks = await watcher.fetchval(
-        "select deadlocks from pg_stat_database where datname = current_database()"
-    )
+    deadlocks = await watcher.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
     await watcher.close()
     assert deadlocks == 0
     assert min(crowd.counts.values()) > 0, crowd.counts

@@ -64,9 +64,7 @@ async def buy(ctx: Context, order: Order) -> Receipt:
     assert_type(await ctx.map(charge, [order], concurrency=8), list[Receipt])
     assert_type(await ctx.map(count, ["a"], on_error="collect"), list[int | Exception])
     assert_type(await ctx.parallel([count("a"), count("b")]), list[int])
-    assert_type(
-        await ctx.first(charge(order), ctx.sleep("1h")), tuple[Literal[0], Receipt] | tuple[Literal[1], None]
-    )
+    assert_type(await ctx.first(charge(order), ctx.sleep("1h")), tuple[Literal[0], Receipt] | tuple[Literal[1], None])
     assert_type(await ctx.first(count("a"), count("b"), count("c")), tuple[int, int])
     assert_type(ctx.as_completed([count("a")]), AsyncIterator[Outcome[int]])
     assert_type(await ctx.transaction(book, 5), bool)

@@ -20,8 +20,7 @@ def test_mypy_infers_every_result_and_reports_exactly_the_planted_mistakes() -> 
         check=False,
     )
     found = {
-        (int(line), code)
-        for line, code in re.findall(r"sample\.py:(\d+): error: .*\[([a-z-]+)\]", checked.stdout)
+        (int(line), code) for line, code in re.findall(r"sample\.py:(\d+): error: .*\[([a-z-]+)\]", checked.stdout)
     }
     planted = {
         (number, match[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import sys
 from contextvars import ContextVar
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.workflow.driving import Driver, work
 
 from ironflow.context import Context
-from ironflow.engine.loop_base import LATEST_DUE_MS
+from ironflow.engine.loop_base import LATEST_DUE_MS, due_ms
 from ironflow.engine.requests import CancelTimer, StartTimer, StepCall
 from ironflow.errors import ForbiddenInWorkflow
 
@@ -47,6 +48,14 @@ def test_call_later_and_call_at_agree_about_the_due_time_at_any_hour() -> None:
         dues = [request.due - start for request in d.asked if isinstance(request, StartTimer)]
         assert dues == [1, 1, 100, 100, 1100, 1100, 5000, 5000, 1_234_567, 1_234_567]
         d.instance.close()
+
+
+def test_no_hour_of_the_epoch_moves_a_due_time_by_a_millisecond() -> None:
+    for start in range(1_767_225_599_000, 1_767_225_599_000 + 400 * 86_400_123, 86_400_123):
+        for delay_ms in (1, 100, 1_100, 86_400_000):
+            assert due_ms(start / 1000 + delay_ms / 1000) == start + delay_ms
+    assert math.ceil((2_425_979_013_464 / 1000 + 3_755 / 1000) * 1000) == 2_425_979_013_464 + 3_755 + 1
+    assert due_ms(2_425_979_013_464 / 1000 + 3_755 / 1000) == 2_425_979_013_464 + 3_755
 
 
 def test_a_timer_without_end_is_due_at_the_end_of_time() -> None:

@@ -58,6 +58,24 @@ def test_requests_made_on_the_way_out_are_refused_and_results_ignored() -> None:
     assert d.instance.open == {}
 
 
+def test_a_request_made_while_closing_is_refused_where_it_is_made() -> None:
+    seen: list[Any] = []
+
+    async def flow(ctx: Context) -> None:
+        try:
+            await work()
+        finally:
+            begun = work("refused")
+            try:
+                begun.send(None)
+            except closing.WorkflowClosed:
+                seen.append(list(d.instance.open))
+
+    d = Driver(flow).start()
+    d.instance.close()
+    assert seen == [["main/1:work"]]
+
+
 def test_timers_tasks_and_notes_are_refused_on_the_way_out_too() -> None:
     reached: list[str] = []
 

@@ -126,6 +126,21 @@ def test_an_exit_from_workflow_code_fails_the_run_and_not_the_worker(exit: BaseE
         assert d.error is exit
 
 
+def test_an_exit_from_a_task_can_be_caught_by_who_awaits_it() -> None:
+    async def flow(ctx: Context) -> str:
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        try:
+            await asyncio.create_task(leave())
+        except SystemExit:
+            return "caught"
+        return "not raised"
+
+    with Driver(flow) as d:
+        assert d.value == "caught"
+
+
 def test_an_exit_from_a_plain_callback_fails_the_run_too() -> None:
     def leave() -> None:
         raise SystemExit(3)
@@ -239,6 +254,16 @@ def test_waking_another_run_s_code_directly_is_an_error_in_the_one_that_does_it(
 
     first = Driver(waits, run_id="run-1").start()
     second = Driver(wakes, run_id="run-2").start()
-    assert "run run-1 from another event loop or run" in str(second.error)
+    assert "run run-1 from another run" in str(second.error)
     first.instance.close()
     second.instance.close()
+
+
+def test_workflow_code_cannot_drive_another_instance() -> None:
+    async def flow(ctx: Context) -> None:
+        other.start()
+
+    other = Driver(flow, run_id="run-2")
+    with Driver(flow) as d:
+        assert "an executor does that" in str(d.error)
+    assert asyncio.events._get_running_loop() is None

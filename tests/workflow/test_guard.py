@@ -85,9 +85,7 @@ def test_without_strict_rules_it_works_and_is_warned_about_once(caplog: pytest.L
 def test_imports_tracebacks_warnings_and_logging_may_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "imported_inside.py").write_text(
-        "import time, os\nmoment = time.time(), os.environ['PATH']\n"
-    )
+    (tmp_path / "imported_inside.py").write_text("import time, os\nmoment = time.time(), os.environ['PATH']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     handler = logging.FileHandler(tmp_path / "log", delay=True)
     logger = logging.getLogger("tests.guard")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.workflow.driving import work
+
 from ironflow.engine.instance import Raised, Returned
 from ironflow.engine.requests import (
     CancelStep,
@@ -16,8 +18,6 @@ from ironflow.engine.requests import (
     StartTimer,
     StepCall,
 )
-
-from tests.workflow.driving import work
 
 
 @pytest.mark.parametrize(

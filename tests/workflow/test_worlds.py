@@ -33,9 +33,7 @@ def test_a_world_cut_anywhere_and_continued_ends_the_same() -> None:
     for seed in range(WORLDS // 3):
         journal, asked, ended = live(seed)
         cut = random.Random(seed).randrange(1, len(journal))
-        recorded = (
-            {"new path"} if any("new path" in line for lines in asked[: cut + 1] for line in lines) else set()
-        )
+        recorded = {"new path"} if any("new path" in line for lines in asked[: cut + 1] for line in lines) else set()
         continued, result = replay(seed, journal, recorded, cut)
         assert result == ended, (seed, cut)
         assert without_notes(continued) == without_notes(asked), (seed, cut)

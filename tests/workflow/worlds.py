@@ -113,10 +113,7 @@ async def races(ctx: Context, out: list[Any]) -> None:
 
 async def groups(ctx: Context, out: list[Any]) -> None:
     out.append(
-        [
-            repr(r)
-            for r in await ctx.parallel([work("g", n) for n in range(4)], concurrency=2, on_error="collect")
-        ]
+        [repr(r) for r in await ctx.parallel([work("g", n) for n in range(4)], concurrency=2, on_error="collect")]
     )
     out.append(await ctx.map(lambda n: chain(f"m{n}", 2), range(5), concurrency=2))
     try:
@@ -197,9 +194,7 @@ def live(seed: int) -> tuple[Journal, list[list[str]], str]:
     return journal, asked, result
 
 
-def replay(
-    seed: int, journal: Journal, patches: set[str], cut: int | None = None
-) -> tuple[list[list[str]], str]:
+def replay(seed: int, journal: Journal, patches: set[str], cut: int | None = None) -> tuple[list[list[str]], str]:
     """The same world again: recorded up to `cut` (the end by default), live after it."""
     cut = len(journal) if cut is None else cut
     instance = instance_of(seed, patches)

@@ -30,12 +30,8 @@ def audit(
             now = store.now()
             made = output.table("WHEN", "ACTION", "BY", "RUN", "FIELDS", shrink=("FIELDS",))
             for row in rows:
-                fields = (
-                    jsonlib.dumps(row["fields"], ensure_ascii=False, default=str) if row["fields"] else ""
-                )
-                made.add_row(
-                    times.ago(row["at"], now), row["action"], row["actor"], _short(row["run_id"], run), fields
-                )
+                fields = jsonlib.dumps(row["fields"], ensure_ascii=False, default=str) if row["fields"] else ""
+                made.add_row(times.ago(row["at"], now), row["action"], row["actor"], _short(row["run_id"], run), fields)
             screen.print(made)
 
         run_id = (await find_run(store, run)).run_id if run is not None else None

@@ -48,9 +48,7 @@ def sessions(db: DbOption = None, json: JsonOption = False) -> None:
     async def command(store: Store) -> None:
         def draw(screen: Console, rows: list[SessionRow]) -> None:
             now = store.now()
-            made = output.table(
-                "WORKER", "HOST", "PID", "FREE", "BEAT", "WORKFLOWS", shrink=("HOST", "WORKFLOWS")
-            )
+            made = output.table("WORKER", "HOST", "PID", "FREE", "BEAT", "WORKFLOWS", shrink=("HOST", "WORKFLOWS"))
             for row in rows:
                 free = f"{row.credits}/{row.slots}"
                 names = ", ".join(_route(route) for route in row.routes.split("\n") if route)
@@ -90,9 +88,7 @@ def lanes(db: DbOption = None, json: JsonOption = False) -> None:
         def draw(screen: Console, rows: list[dict[str, Any]]) -> None:
             made = output.table("LANE", "LIMIT", "EXECUTING", "RESERVED", "BLOCKED", shrink=("LANE",))
             for row in rows:
-                made.add_row(
-                    row["lane"], *(str(row[n]) for n in ("lane_limit", "executing", "reserved", "blocked"))
-                )
+                made.add_row(row["lane"], *(str(row[n]) for n in ("lane_limit", "executing", "reserved", "blocked")))
             screen.print(made)
 
         output.show(await store.lanes(), as_json=json, empty="no lane is in use", draw=draw)

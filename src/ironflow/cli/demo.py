@@ -11,9 +11,7 @@ from ironflow.cli.database import DbOption, JsonOption
 
 def demo(
     db: DbOption = None,
-    postgres: Annotated[
-        bool, typer.Option("--postgres", help="On a PostgreSQL that is started for it.")
-    ] = False,
+    postgres: Annotated[bool, typer.Option("--postgres", help="On a PostgreSQL that is started for it.")] = False,
     json: JsonOption = False,
 ) -> None:
     """See a worker killed in the middle of a step, and the run finished by another one."""

@@ -22,11 +22,9 @@ def doctor(db: DbOption = None, json: JsonOption = False) -> None:
             for finding in found:
                 screen.print(finding.rule.ljust(5), style="bold red", end="")
                 screen.print(f" {finding.run_id or '-'}  {finding.message}")
-            good = f"{runs:,} runs in {store.name}: "
-            if found:
-                screen.print(f"{good}{len(found)} findings", style="red")
-            else:
-                screen.print(f"{good}all invariants hold", style="green")
+            checked = f"{output.count(runs, 'run')} in {store.name}: "
+            verdict = output.count(len(found), "finding") if found else "all invariants hold"
+            screen.print(checked + verdict, style="red" if found else "green", soft_wrap=True)
         return exits.FAILED if found else exits.OK
 
     on_store(db, command, as_json=json)

@@ -22,13 +22,16 @@ PAUSE = (0.05, 0.25)
 PAGE = 500
 
 
-async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[list[Event]]:
+async def events(
+    store: Store, run_id: str, after: int = 0, wake: asyncio.Event | None = None
+) -> AsyncIterator[list[Event]]:
     """Pages of a run's journal, as they come, for ever; an empty one when there was nothing new.
 
     Args:
         store: the database.
         run_id: the run.
         after: the last seq that is known already.
+        wake: set by whoever knows that there is something new; the next look does not wait then.
     """
     pause = PAUSE[0]
     while True:
@@ -37,8 +40,19 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[lis
             after, pause = page[-1].seq, PAUSE[0]
         yield page
         if len(page) < PAGE:
-            await asyncio.sleep(pause)
+            await _rest(wake, pause)
             pause = min(pause * 1.5, PAUSE[1])
+
+
+async def _rest(wake: asyncio.Event | None, pause: float) -> None:
+    if wake is None:
+        await asyncio.sleep(pause)
+        return
+    try:
+        await asyncio.wait_for(wake.wait(), pause)
+        wake.clear()
+    except TimeoutError:
+        return
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ def line(event: Event, *, seq: bool = True) -> Text:
     if seq:
         text.append(f"{event.seq:>5}  ", style="dim")
     text.append(times.clock(event.at), style="dim")
-    text.append(f"  {event.kind:<15}", style=style_of(state_of(event)))
-    if event.step_id:
+    text.append(f"  {event.kind:<16}", style=style_of(state_of(event)))
+    if event.step_id and ":" in event.step_id:  # the places of notes and timers have no name
         text.append(f"  {j.name_of(event.step_id)}")
         text.append(f"  {event.step_id.partition(':')[0]}", style="dim")
     note = remark(event)

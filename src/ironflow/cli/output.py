@@ -149,6 +149,11 @@ def show(rows: Iterable[Any], *, as_json: bool, empty: str, draw: Any) -> None:
         draw(screen(), found)
 
 
+def count(number: int, what: str) -> str:
+    """A number of things: "1 run", "2 runs", "12,000 runs"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def error_line(error: dict[str, Any] | None) -> str:
     """A stored failure in one line."""
     if not error:

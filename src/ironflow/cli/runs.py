@@ -10,6 +10,7 @@ from ironflow.cli import exits, output, times
 from ironflow.cli.database import DbOption, JsonOption, RunArgument, find_run, on_store
 from ironflow.errors import InvalidInput
 from ironflow.model import run as states
+from ironflow.model import step as step_states
 from ironflow.model.journal import Folded, StepView, fold
 from ironflow.model.run import RunRow
 from ironflow.store.base import RunFilter, Store
@@ -25,9 +26,7 @@ def list_(
     state: Annotated[
         list[str] | None, typer.Option("--state", "-s", help="Only runs in this state; repeatable.")
     ] = None,
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")
-    ] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")] = None,
     label: Annotated[
         str | None, typer.Option("--label", metavar="KEY=VALUE", help="Only runs with this label.")
     ] = None,
@@ -40,9 +39,7 @@ def list_(
     async def command(store: Store) -> None:
         chosen = RunFilter(states=_states(state), workflow=workflow, label=_label(label), limit=limit)
         rows = await store.runs(chosen)
-        output.show(
-            rows, as_json=json, empty="no runs", draw=lambda c, found: _draw_list(c, found, store.now())
-        )
+        output.show(rows, as_json=json, empty="no runs", draw=lambda c, found: _draw_list(c, found, store.now()))
 
     on_store(db, command, as_json=json)
 
@@ -148,9 +145,7 @@ def why(run: RunArgument, db: DbOption = None, json: JsonOption = False) -> None
 def _states(names: list[str] | None) -> list[str]:
     wrong = [name for name in names or () if name not in states.STATES]
     if wrong:
-        raise InvalidInput(
-            f"{wrong[0]!r} is no state of a run", hint=f"States: {', '.join(states.TRANSITIONS)}."
-        )
+        raise InvalidInput(f"{wrong[0]!r} is no state of a run", hint=f"States: {', '.join(states.TRANSITIONS)}.")
     return list(names or ())
 
 
@@ -201,7 +196,7 @@ def _draw_run(screen: Console, row: RunRow, view: Folded, now: int) -> None:
 
 
 def _facts(row: RunRow, view: Folded, now: int) -> list[tuple[str, Any]]:
-    length = output.took(row, now)
+    length = output.took(row, now) if row.ended or row.state in states.OWNED else None
     found: list[tuple[str, Any]] = [
         ("run", row.run_id),
         ("workflow", f"{row.workflow} (version {row.version})"),
@@ -211,7 +206,7 @@ def _facts(row: RunRow, view: Folded, now: int) -> list[tuple[str, Any]]:
         ("scheduled", times.iso(row.scheduled_at) or ""),
         ("took" if row.ended else "running for", times.span(length) if length is not None else ""),
         ("input", output.result_text(view.input) if view.input is not None else ""),
-        ("attempt", f"{row.attempt} ({row.retry_count} retries)" if row.attempt > 1 else ""),
+        ("attempt", str(row.attempt) if row.attempt > 1 else ""),
         ("recovered", f"{row.lease_recoveries} times" if row.lease_recoveries else ""),
         ("priority", str(row.priority) if row.priority else ""),
         ("labels", row.labels or ""),
@@ -222,13 +217,15 @@ def _facts(row: RunRow, view: Folded, now: int) -> list[tuple[str, Any]]:
 
 
 def _steps(steps: list[StepView], now: int) -> Any:
+    from rich.text import Text
+
     made = output.table("STEP", "STATE", "TRIES", "STARTED", "TOOK", "", shrink=("STEP", ""))
     for step in steps:
         first = step.tries[0].started_at if step.tries else None
         length = output.took(step.tries[-1], now) if step.tries else None
         note = f"next {times.ago(step.due_at, now)}" if step.due_at else output.error_line(step.error)
         made.add_row(
-            step.name,
+            Text(step.name).append(f"  {step.step_id.partition(':')[0]}", style="dim"),
             output.state_text(step.state),
             str(len(step.tries) or ""),
             times.ago(first, now),
@@ -239,7 +236,8 @@ def _steps(steps: list[StepView], now: int) -> Any:
             for one in step.tries:
                 made.add_row(
                     f"  try {one.number}",
-                    output.state_text(one.state),
+                    # What the step does after a failed try is the step's state; the try itself has failed.
+                    output.state_text(step_states.FAILED if one.state == step_states.RETRYING else one.state),
                     "",
                     times.ago(one.started_at, now),
                     times.span(output.took(one, now) or 0),

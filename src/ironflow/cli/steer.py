@@ -14,8 +14,6 @@ import typer
 
 from ironflow.cli import exits, output
 from ironflow.cli.database import DbOption, JsonOption, actor, find_run, on_store
-from ironflow.cli.runs import app
-from ironflow.engine import commands
 from ironflow.errors import InvalidInput, IronflowError, ReplayDivergence
 from ironflow.model import run as states
 from ironflow.model.run import RunRow
@@ -31,7 +29,6 @@ Steer = Callable[[Store, str], Awaitable[bool]]
 _PAGE = 500
 
 
-@app.command()
 def cancel(
     run: RunsArgument,
     force: Annotated[bool, typer.Option("--force", help="Skip the compensations.")] = False,
@@ -41,22 +38,24 @@ def cancel(
     """End runs. What they registered to undo is undone first, unless --force."""
 
     async def steer(store: Store, run_id: str) -> bool:
+        from ironflow.engine import commands
+
         return await commands.cancel(store, run_id, actor(), force=force)
 
     _on_each(db, run, steer, "already cancelled", as_json=json)
 
 
-@app.command()
 def pause(run: RunsArgument, db: DbOption = None, json: JsonOption = False) -> None:
     """Hold runs where they are; a step that executes is interrupted."""
 
     async def steer(store: Store, run_id: str) -> bool:
+        from ironflow.engine import commands
+
         return await commands.pause(store, run_id, actor())
 
     _on_each(db, run, steer, "already paused", as_json=json)
 
 
-@app.command()
 def resume(
     run: Annotated[
         list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False)
@@ -83,17 +82,20 @@ def resume(
     _on_each(db, check, _resume, "not paused", as_json=json)
 
 
-@app.command()
 def retry(run: RunsArgument, db: DbOption = None, json: JsonOption = False) -> None:
     """Reopen failed or cancelled runs: finished steps keep their results, failed ones execute again."""
 
     async def steer(store: Store, run_id: str) -> bool:
+        from ironflow.engine import commands
+
         return await commands.retry(store, run_id, actor())
 
     _on_each(db, run, steer, "not ended", as_json=json)
 
 
 async def _resume(store: Store, run_id: str) -> bool:
+    from ironflow.engine import commands
+
     return await commands.resume(store, run_id, actor())
 
 
@@ -145,7 +147,7 @@ def _all_diverged(db: str | None, *, yes: bool, as_json: bool) -> None:
         screen = output.screen()
         for row in rows:
             screen.print(row.run_id, row.workflow)
-        what = "1 run is" if len(rows) == 1 else f"{len(rows)} runs are"
+        what = f"{output.count(len(rows), 'run')} {'is' if len(rows) == 1 else 'are'}"
         tail = "; add --yes to resume" if rows else ""
         screen.print(f"{what} paused by a replay divergence{tail}", style="bold")
         return None

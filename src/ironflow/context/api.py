@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from asyncio import events
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from random import Random
+from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from ironflow.engine import handler_thread
 from ironflow.engine.definitions import TRANSACTION, StepSpec, check_name
 from ironflow.engine.instance import Instance
 from ironflow.engine.requests import Note, StepCall
+from ironflow.engine.workflow_loop import active_loops
 from ironflow.engine.workflow_task import Scope
 from ironflow.errors import DefinitionError, ForbiddenInWorkflow
 
@@ -37,7 +38,6 @@ T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_running_loop = events._get_running_loop
 
 
 class Context:
@@ -117,9 +117,7 @@ class Context:
     # ---- steps
 
     @overload
-    def step(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Call[R]: ...
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     def step(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
@@ -133,9 +131,7 @@ class Context:
         self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Call[R]: ...
     @overload
-    def transaction(
-        self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Call[R]: ...
+    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     def transaction(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
         """Call a step that writes to the engine's own database, exactly once.
 
@@ -218,9 +214,7 @@ class Context:
         limit, collect = check_limit(concurrency), check_on_error(on_error)
         parts = list(aws)
         loop = self._loop
-        return GroupCall(
-            loop, "parallel", lambda: combinators.run_all(loop, iter(parts), limit, collect), parts
-        )
+        return GroupCall(loop, "parallel", lambda: combinators.run_all(loop, iter(parts), limit, collect), parts)
 
     @overload
     def map(
@@ -252,13 +246,9 @@ class Context:
         self._scope("map")
         limit, collect = check_limit(concurrency), check_on_error(on_error)
         loop = self._loop
-        return GroupCall(
-            loop, "map", lambda: combinators.run_all(loop, LazyMap(map(fn, items)), limit, collect)
-        )
+        return GroupCall(loop, "map", lambda: combinators.run_all(loop, LazyMap(map(fn, items)), limit, collect))
 
-    def as_completed(
-        self, aws: Iterable[Awaitable[T]], *, concurrency: int | None = None
-    ) -> AsyncIterator[Outcome[T]]:
+    def as_completed(self, aws: Iterable[Awaitable[T]], *, concurrency: int | None = None) -> AsyncIterator[Outcome[T]]:
         """Outcomes as they come in: `async for outcome in ctx.as_completed(calls)`.
 
         Leaving the loop early does not stop the rest; closing the iterator (`contextlib.aclosing`) does.
@@ -267,9 +257,7 @@ class Context:
         return combinators.run_as_completed(self._loop, list(aws), check_limit(concurrency))
 
     @overload
-    def first(
-        self, a: Awaitable[A], b: Awaitable[B], /
-    ) -> Call[tuple[Literal[0], A] | tuple[Literal[1], B]]: ...
+    def first(self, a: Awaitable[A], b: Awaitable[B], /) -> Call[tuple[Literal[0], A] | tuple[Literal[1], B]]: ...
     @overload
     def first(
         self, a: Awaitable[T], b: Awaitable[T], c: Awaitable[T], /, *more: Awaitable[T]
@@ -309,7 +297,7 @@ class Context:
 
     def _scope(self, what: str) -> Scope:
         loop = self._loop
-        if _running_loop() is not loop:
+        if active_loops.get(get_ident()) is not loop:
             raise ForbiddenInWorkflow(
                 f"{what} was asked of the context of run {self.run_id} outside its workflow code",
                 hint="Keep the context to the workflow: a step gets its data as arguments, and step_info().",

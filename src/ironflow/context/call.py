@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ironflow.engine.definitions import StepSpec
 from ironflow.engine.loop_base import LATEST_DUE_MS
 from ironflow.engine.requests import StartTimer, StepCall
-from ironflow.engine.workflow_loop import WorkflowLoop
+from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
 
 R_co = TypeVar("R_co", covariant=True)
 
-_running_loop = events._get_running_loop
 id_of = id  # for methods whose parameter is called `id`
 
 
@@ -54,7 +53,7 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
 
     def _consume(self) -> WorkflowLoop:
         loop = self._loop
-        if self._begun or _running_loop() is not loop:
+        if self._begun or active_loops.get(get_ident()) is not loop:
             self._refuse()
         self._begun = True
         loop.unstarted.pop(id_of(self), None)
@@ -84,11 +83,7 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:
         if self._iterator is not None:
-            return (
-                self._iterator.throw(typ)
-                if val is None and tb is None
-                else self._iterator.throw(typ, val, tb)
-            )
+            return self._iterator.throw(typ) if val is None and tb is None else self._iterator.throw(typ, val, tb)
         self.close()
         raise typ if val is None else val
 
@@ -112,9 +107,7 @@ class JournaledStep(Call[R_co]):
 
     __slots__ = ("request",)
 
-    def __init__(
-        self, loop: WorkflowLoop, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, loop: WorkflowLoop, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._loop = loop
         self._begun = False
         self._iterator = None
@@ -128,7 +121,7 @@ class JournaledStep(Call[R_co]):
     def __await__(self) -> Generator[Any, Any, R_co]:
         # What `await charge(order)` runs; spelled out, since it is the hottest line authors write.
         loop = self._loop
-        if self._begun or _running_loop() is not loop:
+        if self._begun or active_loops.get(get_ident()) is not loop:
             self._refuse()
         self._begun = True
         loop.unstarted.pop(id_of(self), None)

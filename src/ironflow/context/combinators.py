@@ -113,9 +113,7 @@ def _future_of(loop: WorkflowLoop, awaitable: Awaitable[Any]) -> asyncio.Future[
     return asyncio.ensure_future(awaitable, loop=loop)
 
 
-async def run_all(
-    loop: WorkflowLoop, source: Iterator[Awaitable[Any]], limit: int | None, collect: bool
-) -> list[Any]:
+async def run_all(loop: WorkflowLoop, source: Iterator[Awaitable[Any]], limit: int | None, collect: bool) -> list[Any]:
     """All results in the order given. The first error ends the group, unless `collect` makes it a result."""
     group = _Group(loop, source, limit)
     results: dict[int, Any] = {}
@@ -193,9 +191,7 @@ class LazyMap(Iterator[Awaitable[T]]):
 
 def check_limit(concurrency: int | None) -> int | None:
     if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):
-        raise DefinitionError(
-            f"concurrency must be a whole number from 1, or None for no limit, not {concurrency!r}"
-        )
+        raise DefinitionError(f"concurrency must be a whole number from 1, or None for no limit, not {concurrency!r}")
     return concurrency
 
 

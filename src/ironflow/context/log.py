@@ -7,15 +7,13 @@ its activation true, since after a crash before that commit the same code will r
 from __future__ import annotations
 
 import logging
-from asyncio import events
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING
 
-from ironflow.engine.workflow_loop import WorkflowLoop
+from ironflow.engine.workflow_loop import active_loops
 
 if TYPE_CHECKING:
     from ironflow.engine.instance import Instance
-
-_running_loop = events._get_running_loop
 
 
 class _HeldLogger(logging.Logger):
@@ -32,7 +30,7 @@ class _HeldLogger(logging.Logger):
         return not self._instance.loop.replaying and self._target.isEnabledFor(level)
 
     def handle(self, record: logging.LogRecord) -> None:
-        if _running_loop() is not self._instance.loop:  # not workflow code: nothing to wait for
+        if active_loops.get(get_ident()) is not self._instance.loop:  # not workflow code: nothing to wait for
             self._target.handle(record)
             return
         record.msg = record.getMessage()  # now, while the arguments are what they are
@@ -52,5 +50,5 @@ class ReplayFilter(logging.Filter):
     """For authors' own loggers and handlers: drops records that workflow code makes while it is replayed."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        loop: Any = _running_loop()
-        return loop.__class__ is not WorkflowLoop or not loop.replaying
+        loop = active_loops.get(get_ident())
+        return loop is None or not loop.replaying

@@ -107,9 +107,7 @@ def checked_choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
 
 def checked_names(names: Any, what: str) -> tuple[str, ...]:
     if isinstance(names, str):  # tuple("gpu") would be three tags
-        raise DefinitionError(
-            f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}]."
-        )
+        raise DefinitionError(f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}].")
     return tuple(names)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine
+from threading import get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from ironflow.context.call import Call, JournaledStep
@@ -18,13 +18,11 @@ from ironflow.context.options import StepOptions, checked_choice, checked_kind, 
 from ironflow.engine import step_info
 from ironflow.engine.definitions import StepSpec, check_function, name_of
 from ironflow.engine.reconcile import Reconciled
-from ironflow.engine.workflow_loop import WorkflowLoop
+from ironflow.engine.workflow_loop import active_loops
 from ironflow.errors import DefinitionError, StepOutsideWorkflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_running_loop = events._get_running_loop
 
 
 class Step(Generic[P, R]):
@@ -46,11 +44,9 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call of the step: await it. Raises `StepOutsideWorkflow` anywhere but in workflow code."""
-        loop = _running_loop()
-        if loop.__class__ is not WorkflowLoop:
-            _refuse_outside(
-                self.name, f"{self.fn.__name__}.fn(…)" if hasattr(self.fn, "__name__") else "STEP.fn(…)"
-            )
+        loop = active_loops.get(get_ident())
+        if loop is None:
+            _refuse_outside(self.name, f"{self.fn.__name__}.fn(…)" if hasattr(self.fn, "__name__") else "STEP.fn(…)")
         return JournaledStep(loop, self.spec, args, kwargs)
 
     def using(self, **options: Unpack[StepOptions]) -> Step[P, R]:

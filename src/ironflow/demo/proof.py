@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,12 +106,24 @@ def executed_as_recorded(events: Sequence[Event], effects: Sequence[Effect]) -> 
         most, least = len(view.tries), len(view.tries) - _tries(view, steps.INTERRUPTED)
         if not least <= executed[step_id] <= most:
             wrong.append(f"{step_id} began {executed[step_id]} times, the journal says {most}")
-    once = sum(1 for step_id in views if executed[step_id] == 1)
     return Check(
         "every body began exactly as often as the journal says",
         not wrong,
-        "; ".join(wrong[:5]) or f"{once} of {len(views)} exactly once, {len(executed) - once} more often",
+        "; ".join(wrong[:5]) or _often(views.values(), executed),
     )
+
+
+def _often(views: Iterable[StepView], executed: Mapping[str, int]) -> str:
+    """How many steps ran once, and why others ran more often."""
+    reasons = Counter(_reason(view, executed[view.step_id]) for view in views)
+    return ", ".join(f"{count} {'step' if count == 1 else 'steps'} {why}" for why, count in reasons.most_common())
+
+
+def _reason(view: StepView, executed: int) -> str:
+    if executed == 1:
+        return "once"
+    often = "twice" if executed == 2 else f"{executed} times"
+    return f"{often} ({'cut off by the kill' if _tries(view, steps.INTERRUPTED) else 'tried again after an error'})"
 
 
 def index_is_right(index: dict[str, str], root: Path, files: int) -> Check:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -77,10 +78,10 @@ def show(console: Console, evidence: Evidence, checks: Sequence[Check], elapsed_
 
 
 def _table(counts: Sequence[StepCount]) -> Table:
-    table = Table(title="Side effects, counted in the file that each body appends to", title_justify="left")
+    table = Table(box=SIMPLE, title="Side effects: bodies that began, counted in the file each appends to")
     table.add_column("step")
-    for name in ("calls", "bodies executed", "cut off by the kill", "failed and retried"):
-        table.add_column(name, justify="right")
+    for name in ("calls", "bodies", "cut off by the kill", "failed, tried again"):
+        table.add_column(name, justify="right", no_wrap=True)
     for count in counts:
         figures = (count.calls, count.executed, count.cut_off, count.failed)
         table.add_row(count.name, *(str(figure) if figure else "-" for figure in figures))
@@ -105,10 +106,10 @@ def _told(event: Event) -> str | None:
     """An event as a line of the timeline; None for those that would only fill it."""
     data = event.data()
     if event.kind in (j.RUN_STARTED, j.RUN_RESUMED):
-        verb = "starts" if event.kind == j.RUN_STARTED else "goes on"
+        verb = "starts" if event.kind == j.RUN_STARTED else "resumes"
         return f"the run {verb} on {data.get('worker')} (fence {event.execution_seq})"
     if event.kind == j.RUN_RECOVERED:
-        return "the death is proven: lease taken back, run queued again"
+        return f"the lease is taken back and the run queued again (fence {event.execution_seq})"
     if event.kind == j.RUN_SUSPENDED:
         return "the run sleeps and holds no worker"
     if event.kind == j.STEP_RETRYING:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ironflow.engine.definitions import TRANSACTION
 from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
 from ironflow.errors import StepTimeout
@@ -22,7 +23,10 @@ from ironflow.model.capacity import RunHead
 from ironflow.model.ids import idempotency_key
 
 if TYPE_CHECKING:
-    from ironflow.store.base import Store
+    from ironflow.store.base import OpenTransaction, Store
+
+#: A transactional step holds up every other writer of a SQLite file; it must be done by then, ms.
+TRANSACTION_MS = 250
 
 
 class Owner(Protocol):
@@ -34,7 +38,7 @@ class Owner(Protocol):
 class Body:
     """One try of one step, executing. `owner` and `step` change hands when a later segment adopts it."""
 
-    __slots__ = ("answer", "error", "head", "info", "owner", "result", "step", "task", "try_no", "value")
+    __slots__ = ("answer", "error", "head", "info", "owner", "result", "step", "task", "transaction", "try_no")
 
     def __init__(self, owner: Owner | None, step: StepRun, head: RunHead) -> None:
         self.owner = owner
@@ -47,6 +51,8 @@ class Body:
         self.result: str | None = None
         self.error: BaseException | None = None
         self.answer: Any = None
+        #: the user's writes of a transactional step, waiting for the step's completion to commit with them
+        self.transaction: OpenTransaction | None = None
 
     def cancel(self) -> None:
         """Ask the body to end. A thread cannot be stopped: it sees `step_info().cancelled`."""
@@ -99,10 +105,16 @@ class Bodies:
             if step.reconciling:
                 body.answer = await self._call(spec.reconcile, args, kwargs)
             else:
-                value = await self._within(body, functools.partial(self._call, spec.fn, args, kwargs))
+                call = functools.partial(self._call, spec.fn, args, kwargs)
+                if spec.kind == TRANSACTION:
+                    call = functools.partial(self._transact, body, args, kwargs)
+                value = await self._within(body, call)
                 body.result = spec.result.encode(value, path=f"{step.id} result", limit=self.limit)
         except BaseException as error:
             body.error = error
+            if body.transaction is not None:
+                await body.transaction.rollback()
+                body.transaction = None
         owner = body.owner
         if owner is not None:
             owner.body_ended(body)
@@ -121,6 +133,13 @@ class Bodies:
         return await self._loop.run_in_executor(
             self._pool, functools.partial(context.run, _plain, fn, args, kwargs)
         )
+
+    async def _transact(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        spec = body.step.spec
+        value, body.transaction = await self.store.begin(
+            lambda connection: spec.fn(connection, *args, **kwargs), deadline_ms=spec.timeout_ms or TRANSACTION_MS
+        )
+        return value
 
     async def _within(self, body: Body, call: Callable[[], Any]) -> Any:
         """Enforce the step's time limits: in all, and since its last heartbeat."""

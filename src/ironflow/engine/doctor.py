@@ -103,9 +103,7 @@ async def examine(store: Store, *, ceiling: int = 10) -> list[Finding]:
                 found += await _confirmed(store, row.run_id, ceiling)
     for run_id in unknown:
         if await store.run(run_id) is None:
-            found.append(
-                Finding("I5", run_id, "a slot or a place in the queue is held for a run that does not exist")
-            )
+            found.append(Finding("I5", run_id, "a slot or a place in the queue is held for a run that does not exist"))
     return sorted(found, key=_order)
 
 
@@ -282,9 +280,7 @@ async def _family(store: Store, row: RunRow) -> list[Finding]:
     if root is None:
         found.append(Finding("I10", row.run_id, f"its root {row.root_run_id} does not exist"))
     elif root.ended and not row.ended:
-        found.append(
-            Finding("I10", row.run_id, f"it lives, and its root {root.run_id} has ended as {root.state}")
-        )
+        found.append(Finding("I10", row.run_id, f"it lives, and its root {root.run_id} has ended as {root.state}"))
     return found
 
 

@@ -2,7 +2,7 @@
 
 Such a call would give another answer when the run is replayed. It cannot be made impossible, only noticed: an
 audit hook sees files, sockets and processes being opened, and thin wrappers around the usual functions of
-`time`, `random`, `uuid` and `os` see the rest. All of them do nothing but one look at the running loop unless
+`time`, `random`, `uuid` and `os` see the rest. All of them do nothing but one look-up unless
 this thread is executing workflow code, so steps and the rest of the program pay some tens of nanoseconds.
 
 What is not seen: functions imported by name before the guard was installed, `datetime.now`, and C extensions.
@@ -18,17 +18,16 @@ import random
 import sys
 import time
 import uuid
-from asyncio import events
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 from ironflow.engine.handler_thread import HandlerThread
-from ironflow.engine.workflow_loop import WorkflowLoop
+from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
 
 _log = logging.getLogger("ironflow.guard")
-_running_loop = events._get_running_loop
 
 _IN_A_STEP = "I/O belongs in a step: await ctx.step(…)"
 _NOW = "use ctx.now(), which is the same in every replay"
@@ -84,9 +83,7 @@ _EXCUSED = frozenset(
         *("linecache", "tokenize", "traceback", "warnings", "logging"),
     }
 )
-_FLOORS = frozenset(
-    {WorkflowLoop._drain.__code__, WorkflowLoop._close_all.__code__, HandlerThread._run.__code__}
-)
+_FLOORS = frozenset({WorkflowLoop._drain.__code__, WorkflowLoop._close_all.__code__, HandlerThread._run.__code__})
 _REMEMBERED_SITES = 1_000
 
 _originals: list[tuple[Any, str, Any]] = []
@@ -121,8 +118,8 @@ def uninstall() -> None:
 def _watched(original: Callable[..., Any], what: str, instead: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        loop = _running_loop()
-        if loop.__class__ is WorkflowLoop:
+        loop = active_loops.get(get_ident())
+        if loop is not None:
             _judge(loop, what, instead, sys._getframe(1))
         return original(*args, **kwargs)
 
@@ -133,12 +130,12 @@ def _audit(event: str, _args: tuple[Any, ...]) -> None:
     what = _AUDITED.get(event)
     if what is None or not _originals:
         return
-    loop = _running_loop()
-    if loop.__class__ is WorkflowLoop:
+    loop = active_loops.get(get_ident())
+    if loop is not None:
         _judge(loop, what, _IN_A_STEP, sys._getframe(1))
 
 
-def _judge(loop: Any, what: str, instead: str, frame: FrameType) -> None:
+def _judge(loop: WorkflowLoop, what: str, instead: str, frame: FrameType) -> None:
     if loop.is_closed() or _excused(frame):
         return
     site = frame.f_code.co_filename, frame.f_lineno

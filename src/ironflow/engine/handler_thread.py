@@ -15,11 +15,11 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from ironflow.engine.closing import CLOSE_TRIES, CLOSING, WorkflowClosed
+from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
 
 if TYPE_CHECKING:
     from ironflow.engine.instance import Instance
-    from ironflow.engine.workflow_loop import WorkflowLoop
 
 _bridges = threading.local()
 
@@ -95,12 +95,14 @@ class HandlerThread:
     def _run(self) -> None:
         _bridges.current = self
         events._set_running_loop(self._loop)
+        active_loops[threading.get_ident()] = self._loop
         try:
             self._value = Context().run(self._body)
         except BaseException as error:
             self._error = error
         finally:
             events._set_running_loop(None)
+            del active_loops[threading.get_ident()]
             self._awaited = None
             self._ended = True
             self._loop_turn.release()

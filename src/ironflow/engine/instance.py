@@ -243,15 +243,11 @@ class Instance:
 
 def _fail(future: Any) -> Callable[[BaseException], None]:
     def act(error: BaseException) -> None:
-        if isinstance(
-            error, StopIteration
-        ):  # a future refuses it: it would end the coroutine, not raise in it
+        if isinstance(error, StopIteration):  # a future refuses it: it would end the coroutine, not raise in it
             error, cause = RuntimeError(f"the step raised {error!r}"), error
             error.__cause__ = cause
         future.set_exception(error)
-        future._log_traceback = (
-            False  # whether anyone awaits it is the journal's concern, not the collector's
-        )
+        future._log_traceback = False  # whether anyone awaits it is the journal's concern, not the collector's
 
     return act
 

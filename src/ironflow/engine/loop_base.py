@@ -23,30 +23,28 @@ _FLOAT_SLACK_MS = 0.01
 
 
 class Ready(asyncio.Handle):
-    """A callback in the ready queue. Its base would prepare each one for debug mode, which this loop
-    lacks.
+    """A callback in the ready queue, with no more than that: its base prepares each one for debug mode, and
+    one is made for every step. A cancelled one has no callback any more.
     """
 
     __slots__ = ()
-    _callback: Callable[..., object]
+    _callback: Callable[..., object] | None
     _context: Context
-    _loop: asyncio.AbstractEventLoop
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = copy_context() if context is None else context
-        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._callback is None
 
     def __repr__(self) -> str:
-        return "<cancelled callback>" if self._cancelled else f"<callback {describe(self._callback)}>"
+        return "<cancelled callback>" if self._callback is None else f"<callback {describe(self._callback)}>"
 
 
 class LoopBase(asyncio.AbstractEventLoop):

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from ironflow.engine.bodies import Bodies, Body
 from ironflow.engine.execution import Execution
-from ironflow.engine.plan import Leave, Plan, StepRun, owner_transition
+from ironflow.engine.plan import EXECUTING, Leave, Plan, StepRun, owner_transition
 from ironflow.model.capacity import RunHead
 from ironflow.model.transition import APPLIED, NEWS
-from ironflow.store.base import Store
+from ironflow.store.base import OpenTransaction, Store
 
 log = logging.getLogger("ironflow.worker")
 
@@ -89,32 +89,60 @@ class Segment:
             self.host.lost(self)
 
     async def _drive(self, wake_at: int | None) -> None:
-        store, execution = self.host.store, self.execution
         while True:
             if not self._mail and not self._abandoned:
                 await self._wait(wake_at)
             if self._abandoned:
                 break
-            now = store.now()
-            mail, self._mail = self._mail, []
-            for body in mail:
-                if body.step.reconciling:
-                    execution.reconciled(body.step, now, body.answer, body.error)
-                else:
-                    execution.ended(body.step, now, body.result, body.error)
-            plan = execution.settle(now)
-            if not plan.empty and not await self._commit(plan):
+            ended, transaction = await self._open_mail()
+            plan = self._advance(ended)
+            if not plan.empty and not await self._commit(plan, transaction):
                 break
             self._carry_out(plan)
             wake_at = plan.wake_at
             if plan.leave is not None:
                 self.host.left(self, plan.leave)
                 return
+        await self._undo_open()
         self.host.lost(self)
 
-    async def _commit(self, plan: Plan) -> bool:
+    async def _open_mail(self) -> tuple[list[Body], OpenTransaction | None]:
+        """What ended since the last commit: everything at once, but each transactional step with a commit of its own."""
+        mail = self._mail
+        if not any(body.transaction is not None for body in mail):
+            self._mail = []
+            return mail, None
+        plain = [body for body in mail if body.transaction is None]
+        if plain:
+            self._mail = [body for body in mail if body.transaction is not None]
+            return plain, None
+        body = mail.pop(0)
+        transaction, body.transaction = body.transaction, None
+        if transaction is not None and body.step.state != EXECUTING:
+            # Cancelled while it ran: its completion will not be journaled, so its writes must not stay either.
+            await transaction.rollback()
+            transaction = None
+        return [body], transaction
+
+    def _advance(self, ended: list[Body]) -> Plan:
+        """Feed what ended and decide what is next."""
+        execution, now = self.execution, self.host.store.now()
+        for body in ended:
+            if body.step.reconciling:
+                execution.reconciled(body.step, now, body.answer, body.error)
+            else:
+                execution.ended(body.step, now, body.result, body.error)
+        return execution.settle(now)
+
+    async def _undo_open(self) -> None:
+        for body in self._mail:
+            if body.transaction is not None:
+                await body.transaction.rollback()
+
+    async def _commit(self, plan: Plan, transaction: OpenTransaction | None = None) -> bool:
         while True:
-            answer = self.host.store.submit(owner_transition(plan, self.head, self.token_hash))
+            change = owner_transition(plan, self.head, self.token_hash)
+            answer = self.host.store.submit(change) if transaction is None else transaction.commit(change)
             if not isinstance(answer, str):
                 answer = await answer
             if answer == NEWS:

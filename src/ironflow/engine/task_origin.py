@@ -25,9 +25,7 @@ _ENSURE: frozenset[CodeType] = frozenset(
 )
 _WAIT_FOR = tasks.wait_for.__code__
 _iterator_class: Any = getattr(tasks, "_AsCompletedIterator", None)  # 3.13 and later
-_AS_COMPLETED: CodeType = (
-    tasks.as_completed.__code__ if _iterator_class is None else _iterator_class.__init__.__code__
-)
+_AS_COMPLETED: CodeType = tasks.as_completed.__code__ if _iterator_class is None else _iterator_class.__init__.__code__
 _AS_COMPLETED_ARGUMENT = "fs" if _iterator_class is None else "aws"
 
 Origin = Literal["plain", "wait_for", "as_completed"]

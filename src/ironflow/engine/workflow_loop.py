@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
 from itertools import repeat
+from threading import get_ident
 from typing import Any, NoReturn, cast
 
 from ironflow.engine.closing import WorkflowClosed, close_generator, close_task
@@ -28,6 +29,10 @@ from ironflow.engine.requests import CancelStep, CancelTimer, Opened, Request, S
 from ironflow.engine.task_origin import TaskOrigins
 from ironflow.engine.workflow_task import RequestFuture, Scope, WorkflowFuture, WorkflowTask, WorkflowTimer
 from ironflow.errors import ForbiddenInWorkflow, WorkflowStuck
+
+#: The workflow loop each thread (by its ident) is executing code of. Asking asyncio for the running loop
+#: would do, but costs a system call on 3.11, and every step asks several times.
+active_loops: dict[int, WorkflowLoop] = {}
 
 _running_loop = events._get_running_loop
 _set_running_loop = events._set_running_loop
@@ -99,6 +104,9 @@ class WorkflowLoop(LoopBase):
         The caller may itself be a task of the worker's loop: that task is left for the while and entered
         again, since a Python that keeps the current task per thread refuses to run one inside another.
         """
+        thread = get_ident()
+        if active_loops.setdefault(thread, self) is not self:
+            raise RuntimeError("workflow code cannot drive another instance: an executor does that")
         outer = _running_loop()
         outer_task = _current_task(outer) if outer is not None else None
         if outer is not None and outer_task is not None:
@@ -112,6 +120,7 @@ class WorkflowLoop(LoopBase):
         finally:
             sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(outer)
+            del active_loops[thread]
             if outer is not None and outer_task is not None:
                 _enter_task(outer, outer_task)
 
@@ -121,12 +130,13 @@ class WorkflowLoop(LoopBase):
             if not ready:
                 return
             handle = ready.popleft()
-            if handle._cancelled:
+            callback = handle._callback
+            if callback is None:  # cancelled
                 continue
             try:
-                handle._context.run(handle._callback, *handle._args)
+                handle._context.run(callback, *handle._args)
             except BaseException as error:
-                self._callback_raised(handle._callback, error)
+                self._callback_raised(callback, error)
         self._fail(
             WorkflowStuck(
                 f"workflow code of run {self.run_id} ran {CALLBACK_LIMIT} callbacks and waited for nothing",
@@ -140,9 +150,7 @@ class WorkflowLoop(LoopBase):
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, asyncio.Task) and getattr(owner, "_exception", None) is error:
             return
-        self.call_exception_handler(
-            {"message": f"error in callback {describe(callback)}", "exception": error}
-        )
+        self.call_exception_handler({"message": f"error in callback {describe(callback)}", "exception": error})
 
     def stop(self) -> None:
         """Nothing runs any more: what is ready is dropped, and what becomes ready goes nowhere."""
@@ -158,9 +166,7 @@ class WorkflowLoop(LoopBase):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         message = str(context.get("message", "unhandled error"))
         error = context.get("exception")
-        if (
-            "never retrieved" in message
-        ):  # from a finaliser, at the collector's whim: worth telling, not failing
+        if "never retrieved" in message:  # from a finaliser, at the collector's whim: worth telling, not failing
             self.unreported.append(f"{message}: {error!r}")
             return
         if isinstance(error, BaseException):
@@ -176,9 +182,9 @@ class WorkflowLoop(LoopBase):
     def call_soon(  # type: ignore[override]  # typeshed ties args to the callback's signature
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        if _running_loop() is not self:
+        if active_loops.get(get_ident()) is not self:
             self._refuse_outsider(callback)
-        handle = Ready(callback, args, self, context)
+        handle = Ready(callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -192,7 +198,7 @@ class WorkflowLoop(LoopBase):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        if _running_loop() is not self:
+        if active_loops.get(get_ident()) is not self:
             self._refuse_outsider(callback)
         handle = WorkflowTimer(when, callback, args, self, context)
         handle.id = ""
@@ -214,8 +220,7 @@ class WorkflowLoop(LoopBase):
         return self.now_ms / 1000
 
     def _refuse_outsider(self, callback: Callable[..., object]) -> NoReturn:
-        here = _running_loop()
-        where = "outside an activation" if here is None else "from another event loop or run"
+        where = "from another run" if get_ident() in active_loops else "outside an activation"
         error = ForbiddenInWorkflow(
             f"{describe(callback)} was scheduled on the loop of run {self.run_id} {where}; "
             f"a workflow's futures, events and queues belong to its own code",
@@ -240,7 +245,7 @@ class WorkflowLoop(LoopBase):
     def create_task(
         self, coro: Any, *, name: object = None, context: Context | None = None, **options: Any
     ) -> WorkflowTask:
-        if _running_loop() is not self:
+        if active_loops.get(get_ident()) is not self:
             self._refuse_outsider(coro)
         if self._closed:
             coro.close()
@@ -281,9 +286,7 @@ class WorkflowLoop(LoopBase):
             if not task.done():
                 pending.append(task)
             elif getattr(task, "_log_traceback", False):
-                error = (
-                    task.exception()
-                )  # which counts as looking, so asyncio will not complain a second time
+                error = task.exception()  # which counts as looking, so asyncio will not complain a second time
                 self.unreported.append(f"task {task.get_name()} failed and was never awaited: {error!r}")
         self.tasks = pending
 
@@ -336,9 +339,7 @@ class WorkflowLoop(LoopBase):
         if self.open.pop(request.id, None) is None or self._closed:
             return
         self.withdrawn.add(request.id)
-        self.requests.append(
-            CancelStep(request.id) if request.__class__ is StepCall else CancelTimer(request.id)
-        )
+        self.requests.append(CancelStep(request.id) if request.__class__ is StepCall else CancelTimer(request.id))
 
     def fire(self, handle: WorkflowTimer) -> None:
         """Put a due timer's callback into the ready queue."""
@@ -375,7 +376,7 @@ class WorkflowLoop(LoopBase):
     # ---- what asyncio asks of any loop
 
     def is_running(self) -> bool:
-        return _running_loop() is self
+        return active_loops.get(get_ident()) is self
 
     def is_closed(self) -> bool:
         return self._closed

@@ -6,9 +6,11 @@ wake-ups of one run make one segment, and the stale-claim sweep can never find a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ironflow.model import run as runs
 from ironflow.model import wait as waits
-from ironflow.model.capacity import QueueRow
+from ironflow.model.capacity import RESERVED, QueueRow
 from ironflow.model.transition import LOCKED, Locked, Transition
 from ironflow.model.wait import WaitRow
 
@@ -53,4 +55,18 @@ def stale(locked: Locked, older_than: int) -> Transition | None:
     transition = Transition(locked.row.run_id, LOCKED, locked.row.execution_seq)
     transition.clear_waits = True
     transition.waits = back
+    return transition
+
+
+def keep(locked: Locked, token: str, until: int) -> Transition | None:
+    """Prolong a reservation: its worker is alive and still on the way (a process of its own takes time to start).
+
+    Returns None where the reservation is not this one any more: it expired and was given to somebody else.
+    """
+    queue = locked.queue
+    if queue is None or queue.status != RESERVED or queue.reservation_token != token:
+        return None
+    transition = Transition(locked.row.run_id, LOCKED, locked.row.execution_seq)
+    transition.dequeue = True
+    transition.enqueue = replace(queue, reserved_until=until)
     return transition

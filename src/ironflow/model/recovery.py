@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import RESERVED, QueueRow
+from ironflow.model.claim import hand_off
 from ironflow.model.journal import Event
 from ironflow.model.transition import LOCKED, Audit, Locked, Transition
 
 EXHAUSTED = "EXECUTION_RECOVERY_EXHAUSTED"
 LEASE_LOST = "WORKER_LEASE_EXPIRED"
+TIMED_OUT = "RUN_TIMEOUT"
+
+# ---- evidence: why an owner counts as lost. It is journaled, because what may still happen outside depends on it: after
+# a proven death nothing of the interrupted step is under way any more; after an expired lease it may be.
+GONE = "the process is gone"
+EXPIRED = "lease expired"
+GONE_OPENING = "the process died while it opened the run"
+
 #: Two charged losses in a row make a run a suspect: it is dispatched alone, to a process of its own.
 SUSPECT_AFTER = 2
 
@@ -35,13 +44,23 @@ class RecoveryPolicy:
     grace_ms: int = 0
 
 
-def expired_lease(locked: Locked, policy: RecoveryPolicy) -> Transition | None:
+def expired_lease(
+    locked: Locked, policy: RecoveryPolicy, reason: str = EXPIRED, session: str | None = None
+) -> Transition | None:
     """An expired lease: free the slot, raise the fence, queue the segment again; or end a run that was lost too often.
 
-    The expiry is checked again here, on the locked row: a renewal that came first wins.
+    The expiry is checked again here, on the locked row: a renewal that came first wins. A loss is charged where a body
+    or the workflow's own code executed at the worker's last heartbeat; where that is unknown (it died before the first
+    one) it is charged, too, or a run that kills its worker at once would never be found out.
+
+    Args:
+        locked: the run.
+        policy: ceiling and grace.
+        reason: the evidence, for the journal.
+        session: only a lease of this session; None takes any.
     """
     lease, row = locked.lease, locked.row
-    if lease is None or lease.expires_at > locked.now:
+    if lease is None or lease.expires_at > locked.now or session not in (None, lease.session_id):
         return None
     if row.state not in runs.OWNED:
         # The run was paused or ended with its lease left behind: only the slot is to be freed.
@@ -49,7 +68,36 @@ def expired_lease(locked: Locked, policy: RecoveryPolicy) -> Transition | None:
         transition.release = True
         return transition
     charged = lease.executing is None or lease.executing > 0
-    return requeue(locked, policy, charged=charged, reason="lease expired", session=lease.session_id)
+    return requeue(locked, policy, charged=charged, reason=reason, session=lease.session_id)
+
+
+def died_opening(
+    locked: Locked, policy: RecoveryPolicy, session: str, execution_seq: int
+) -> Transition | None:
+    """A process died while it replayed a run that it had not activated yet: no lease was lost, but the run is charged.
+
+    Without this a workflow whose own code kills the interpreter would take one worker after the other with it, and no
+    ceiling would ever count it, because it never gets as far as a lease.
+
+    Args:
+        locked: the run.
+        policy: ceiling and grace.
+        session: who died.
+        execution_seq: the fence as that session saw it; a run that has moved since is left alone.
+    """
+    row, queue = locked.row, locked.queue
+    if locked.lease is not None or row.execution_seq != execution_seq:
+        return None
+    if row.state not in (runs.SUSPENDED if queue is None else runs.QUEUED):
+        return None
+    if queue is not None and queue.status == RESERVED and queue.reserved_by != session:
+        return None
+    transition = requeue(locked, policy, charged=True, reason=GONE_OPENING, session=session)
+    transition.release = False
+    transition.dequeue = queue is not None
+    transition.clear_waits = queue is None
+    transition.audit = transition.audit[1:]
+    return transition
 
 
 def requeue(
@@ -118,13 +166,18 @@ def _fail(transition: Transition, failure: dict[str, str]) -> Transition:
     return transition
 
 
-_CLASS = {EXHAUSTED: "ExecutionRecoveryExhausted", LEASE_LOST: "LeaseExpired"}
+_CLASS = {EXHAUSTED: "ExecutionRecoveryExhausted", LEASE_LOST: "LeaseExpired", TIMED_OUT: "RunTimeout"}
 
 
-def expired_reservation(locked: Locked) -> Transition | None:
-    """A reservation whose worker never started: the slot is free, the segment queued again, no attempt used."""
+def expired_reservation(locked: Locked, session: str | None = None) -> Transition | None:
+    """A reservation whose worker never started: the slot is free, the segment queued again, no attempt used.
+
+    `session` given: only what was promised to that one.
+    """
     queue, row = locked.queue, locked.row
     if queue is None or queue.status != RESERVED or (queue.reserved_until or 0) > locked.now:
+        return None
+    if session not in (None, queue.reserved_by):
         return None
     transition = Transition(row.run_id, LOCKED, row.execution_seq)
     transition.dequeue = True
@@ -154,3 +207,29 @@ def unowned(locked: Locked, policy: RecoveryPolicy, older_than: int) -> Transiti
         Audit("invariant.unowned_run", "scanner", row.run_id, {"state": row.state}),
     ]
     return transition
+
+
+def overdue(locked: Locked, older_than: int) -> Transition | None:
+    """A run whose deadline passed while nobody owned it: no worker has its code, or its workflow is paused.
+
+    The owner of a run ends it at its deadline by itself, and a suspended one is woken for that. This is the backstop
+    for what no worker reaches. A run with compensations is not ended here, because only its code can undo what it did:
+    it waits for a worker (and is put into the queue if it slept). A paused run waits for its person.
+
+    Args:
+        locked: the run.
+        older_than: deadlines up to this time (ms) have been given enough time to end in the ordinary way.
+    """
+    row = locked.row
+    if row.deadline_at is None or row.deadline_at > older_than or locked.lease is not None:
+        return None
+    if row.state not in runs.QUEUED | runs.SUSPENDED:
+        return None
+    if row.compensations:
+        return hand_off(locked)
+    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition.new_execution_seq = row.execution_seq + 1
+    transition.dequeue = locked.queue is not None
+    transition.clear_waits = True
+    transition.audit = [Audit("run.deadline", "scanner", row.run_id, {"state": row.state})]
+    return _fail(transition, {"code": TIMED_OUT, "message": f"run {row.run_id} did not end within its time"})

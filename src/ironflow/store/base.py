@@ -70,11 +70,32 @@ class Heart(Protocol):
         ...
 
 
+class OpenTransaction(Protocol):
+    """A transaction in which a user's writes are done and the step's completion is still to be added.
+
+    It holds locks: whoever has one commits or rolls back without waiting for anything else.
+    """
+
+    async def commit(self, transition: Transition) -> str:
+        """Apply the transition in the same transaction and commit both, or neither.
+
+        Returns `applied`, or a refusal: after `stale` the user's writes are gone too; after `news` the transaction is
+        still open, for the owner to read what arrived and commit again.
+        """
+        ...
+
+    async def rollback(self) -> None:
+        """Undo the user's writes."""
+        ...
+
+
 class Store(Protocol):
     """See the module's docstring. Every method that reads gives rows of the model."""
 
     #: "sqlite" or "postgres"
     dialect: str
+    #: how many segments this process executes; the committer's hint on whether waiting for company pays
+    live_segments: int
     #: the address without its password
     name: str
 
@@ -103,6 +124,16 @@ class Store(Protocol):
         Returns per run what was applied, None where nothing was to be done (or the run was locked elsewhere and
         `skip_locked` says to leave it), or the refusal that `decide` raised. An unexpected error falls back to one
         transaction per run, so that one bad run never stops a batch.
+        """
+        ...
+
+    async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
+        """Call `body(connection)` in a transaction of the engine's own database and leave the transaction open.
+
+        SQLite: `body` is a plain function, called in a thread with a `sqlite3.Connection` on which it cannot commit,
+        attach or set pragmas; every other writer waits meanwhile, so it must end within `deadline_ms`. PostgreSQL:
+        `body` may be a coroutine function; it gets an `asyncpg.Connection` of its own, locks nothing of the engine's,
+        and may take longer. What it raises is raised here, with its writes undone.
         """
         ...
 

@@ -51,9 +51,7 @@ class PostgresStore(PostgresReads):
         append = Shape(call("append", _APPEND), known["append_many"], shapes.append_one, shapes.append_many)
         leave = Shape(call("leave", _LEAVE), known["leave_many"], shapes.leave_one, shapes.leave_many)
         create = Shape(call("create", _CREATE), known["create_many"], shapes.create_one, shapes.create_many)
-        activate = Shape(
-            call("activate", _ACTIVATE), known["activate_many"], shapes.activate_one, shapes.activate_many
-        )
+        activate = Shape(call("activate", _ACTIVATE), known["activate_many"], shapes.activate_one, shapes.activate_many)
 
         def of_owners(batch: list[Transition]) -> Shape:
             return append if all(map(shapes.plain_append, batch)) else leave
@@ -110,10 +108,8 @@ class PostgresStore(PostgresReads):
             results.update(found)
         return results
 
-    async def _decide(
-        self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]
-    ) -> Results:
-        earlier: dict[str, Transition] = {}
+    async def _decide(self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]) -> Results:
+        earlier: dict[str, tuple[Transition, int]] = {}
 
         async def work(connection: Connection) -> Results:
             return await self._decider.decide(connection, ids, decide, skip_locked, audit, earlier)
@@ -126,9 +122,7 @@ class PostgresStore(PostgresReads):
         return await self._readers.use(work)
 
     def _refusal(self) -> StoreReadOnly:
-        return StoreReadOnly(
-            f"{self.name} was opened for reading", hint="Open it without read_only to write."
-        )
+        return StoreReadOnly(f"{self.name} was opened for reading", hint="Open it without read_only to write.")
 
     async def _execute(self, connection: Connection, name: str, /, **values: Any) -> list[Any]:
         statement = self._statements[name]
@@ -154,13 +148,9 @@ class PostgresStore(PostgresReads):
                 seen = await self._execute(connection, "peek_routes", **ready(routes, limit))
                 ids = [values[0] for values in seen]
                 free = {run_id for (run_id,) in await self._execute(connection, "lock_ready", ids=ids)}
-                wanted = await self._decider.lanes.of(
-                    connection, [run_id for run_id in ids if run_id in free]
-                )
+                wanted = await self._decider.lanes.of(connection, [run_id for run_id in ids if run_id in free])
                 limited = {run_id: lanes for run_id, lanes in wanted.items() if lanes}
-                await self._decider.lanes.lock(
-                    connection, (name for one in limited.values() for name, _ in one)
-                )
+                await self._decider.lanes.lock(connection, (name for one in limited.values() for name, _ in one))
                 now = await self._decider.now(connection)
                 if limited:
                     free -= await self._decider.lanes.refuse(connection, limited, now)
@@ -187,9 +177,7 @@ class PostgresStore(PostgresReads):
                 lanes = {lane for one in places.values() for lane, _ in one}
                 if lanes:
                     await self._decider.lanes.lock(connection, lanes)
-                    await self._decider.lanes.let_through(
-                        connection, lanes, await self._decider.now(connection)
-                    )
+                    await self._decider.lanes.let_through(connection, lanes, await self._decider.now(connection))
 
         await self._change(work)
 
@@ -249,9 +237,7 @@ class PostgresStore(PostgresReads):
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
                 now = await self._decider.now(connection)
-                changed = await self._execute(
-                    connection, name, org=ORG, workflow=workflow, now=now, actor=actor
-                )
+                changed = await self._execute(connection, name, org=ORG, workflow=workflow, now=now, actor=actor)
                 if changed:
                     entry = Audit(action, actor, fields={"workflow": workflow})
                     await self._execute(
@@ -268,9 +254,7 @@ class PostgresStore(PostgresReads):
         async def work(connection: Connection) -> None:
             now = await self._decider.now(connection)
             for name, version, tags in seen:
-                await self._execute(
-                    connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now
-                )
+                await self._execute(connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now)
 
         await self._change(work)
 

@@ -43,15 +43,31 @@ TRIES = 5
 Item = tuple[Transition, "asyncio.Future[str]"]
 
 
+class Doubt:
+    """What is not known of earlier tries of a batch: was one committed, and with which numbers?
+
+    `lost`: an answer was lost, so everything may be there already. `last_seqs`: the journal's last number
+    before a try, for runs whose events were numbered by the store.
+    """
+
+    __slots__ = ("last_seqs", "lost")
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.last_seqs: dict[str, int] = {}
+
+
 class General(Protocol):
     """The way round for what does not fit: a transaction that looks first."""
 
-    async def guarded(self, connection: Connection, transitions: Sequence[Transition]) -> list[str]:
-        """Answer each of these, in one transaction; no run twice."""
+    async def guarded(
+        self, connection: Connection, transitions: Sequence[Transition], last_seqs: dict[str, int]
+    ) -> list[str]:
+        """Answer each of these, in one transaction; no run twice. `last_seqs` is read, then filled."""
         ...
 
-    async def wrote(self, connection: Connection, transition: Transition) -> bool:
-        """Whether the database already holds what this transition writes."""
+    async def wrote(self, connection: Connection, transition: Transition, last_seq: int | None) -> bool:
+        """Whether the database already holds what this transition writes (numbered after `last_seq`)."""
         ...
 
 
@@ -190,29 +206,25 @@ class Committer:
             if slow:
                 await self._attempt(slow, self._slow)
         except BaseException as error:
-            _refuse(
-                batch, error if isinstance(error, Exception) else ConnectionError("the store was stopped")
-            )
+            _refuse(batch, error if isinstance(error, Exception) else ConnectionError("the store was stopped"))
             if not isinstance(error, Exception):
                 raise
 
     async def _attempt(
-        self, items: list[Item], write: Callable[[list[Item], bool], Any], unsure: bool = False
+        self, items: list[Item], write: Callable[[list[Item], Doubt], Any], doubt: Doubt | None = None
     ) -> list[Item]:
-        """Write until the database has answered. Returns what must be written in another way.
-
-        `unsure`: an earlier try may have been committed although its answer was lost.
-        """
+        """Write until the database has answered. Returns what must be written in another way."""
+        doubt = doubt or Doubt()
         patience = Patience()
         tries = 0
         left: list[Item] = []
         while True:
             try:
-                left.extend(await write(items, unsure))
+                left.extend(await write(items, doubt))
                 return left
             except Exception as error:
                 if lost(error) or outdated(error):
-                    unsure = True
+                    doubt.lost = True
                     self._link.drop()
                     if await patience.wait():
                         continue
@@ -223,17 +235,18 @@ class Committer:
                     continue
                 if len(items) > 1:
                     for item in items:
-                        left.extend(await self._attempt([item], write, unsure))
+                        left.extend(await self._attempt([item], write, doubt))
                     return left
-                met = unsure and isinstance(error, asyncpg.UniqueViolationError)
-                if met and await self._met_itself(items[0]):
+                met = doubt.lost and isinstance(error, asyncpg.UniqueViolationError)
+                if met and await self._met_itself(items[0], doubt):
                     return left
                 _refuse(items, translated(error, self._link.address.name))
                 return left
 
-    async def _met_itself(self, item: Item) -> bool:
+    async def _met_itself(self, item: Item, doubt: Doubt) -> bool:
         try:
-            if not await self._general.wrote(await self._link.get(), item[0]):
+            last = doubt.last_seqs.get(item[0].run_id)
+            if not await self._general.wrote(await self._link.get(), item[0], last):
                 return False
         except Exception as error:
             _refuse([item], translated(error, self._link.address.name))
@@ -241,7 +254,7 @@ class Committer:
         _answer(item, APPLIED)
         return True
 
-    async def _fast(self, items: list[Item], unsure: bool) -> list[Item]:
+    async def _fast(self, items: list[Item], doubt: Doubt) -> list[Item]:
         """One statement, in one round trip."""
         transitions = [item[0] for item in items]
         shape = self._choose(transitions)
@@ -264,17 +277,17 @@ class Committer:
             for item in items:
                 _answer(item, APPLIED)
             return []
-        return await self._refused(connection, items, refused, unsure)
+        return await self._refused(connection, items, refused, doubt)
 
     async def _refused(
-        self, connection: Connection, items: list[Item], refused: dict[int, int], unsure: bool
+        self, connection: Connection, items: list[Item], refused: dict[int, int], doubt: Doubt
     ) -> list[Item]:
         """Answer a batch of which some were refused; returns those that must look first."""
         own: set[int] = set()
-        if unsure:
+        if doubt.lost:
             # Asked before anybody is answered: if this breaks too, the whole batch is simply sent again.
             for n in refused:
-                if await self._general.wrote(connection, items[n][0]):
+                if await self._general.wrote(connection, items[n][0], None):
                     own.add(n)
         elsewhere: list[Item] = []
         for n, item in enumerate(items):
@@ -287,13 +300,16 @@ class Committer:
                 _answer(item, shapes.ANSWERS[answer])
         return elsewhere
 
-    async def _slow(self, items: list[Item], unsure: bool) -> list[Item]:
+    async def _slow(self, items: list[Item], doubt: Doubt) -> list[Item]:
         """One transaction that looks first."""
         connection = await self._link.get()
-        answers = await self._general.guarded(connection, [item[0] for item in items])
+        known = dict(doubt.last_seqs) if doubt.lost else {}
+        answers = await self._general.guarded(connection, [item[0] for item in items], doubt.last_seqs)
         for item, answer in zip(items, answers, strict=True):
-            if answer != APPLIED and unsure and await self._general.wrote(connection, item[0]):
-                answer = APPLIED
+            if answer != APPLIED and doubt.lost:
+                change = item[0]
+                if await self._general.wrote(connection, change, known.get(change.run_id)):
+                    answer = APPLIED
             _answer(item, answer)
         return []
 

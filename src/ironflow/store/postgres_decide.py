@@ -11,8 +11,6 @@ that locked it.
 
 from __future__ import annotations
 
-import copy
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +37,10 @@ from ironflow.store.plan import Plan, fresh_row, wants_last_seq
 from ironflow.store.postgres_lanes import LaneKeeper, Lanes
 from ironflow.store.postgres_link import Clock, Connection
 from ironflow.store.postgres_shapes import segment_seq
+from ironflow.store.postgres_write import PlanWriter
+
+#: Where the lease begins in a row of `lock_surroundings`: after run_id, last_seq and the queue row.
+_LEASE_AT = 2 + len(rows.QUEUE_COLUMNS)
 
 Results = dict[str, "Transition | Exception | None"]
 
@@ -51,12 +53,13 @@ class Decider:
         clock: told the time of each transaction.
     """
 
-    __slots__ = ("_clock", "_statements", "lanes")
+    __slots__ = ("_clock", "_statements", "_writer", "lanes")
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
         self._statements = statements
         self._clock = clock
         self.lanes = LaneKeeper(statements)
+        self._writer = PlanWriter(statements, self.lanes)
 
     async def _fetch(self, connection: Connection, name: str, **values: Any) -> list[Any]:
         statement = self._statements[name]
@@ -69,36 +72,56 @@ class Decider:
         return int(at)
 
     # ---- guarded transitions
-    async def guarded(self, connection: Connection, transitions: Sequence[Transition]) -> list[str]:
-        """Judge and write transitions of different runs in one transaction; one answer each."""
+    async def guarded(
+        self, connection: Connection, transitions: Sequence[Transition], last_seqs: dict[str, int]
+    ) -> list[str]:
+        """Judge and write transitions of different runs in one transaction; one answer each.
+
+        `last_seqs` comes in with the numbers after which an earlier try, whose answer was lost, put its
+        events: what it wrote is found under the lock and not written twice. It goes out with those of this
+        try.
+        """
         answers: dict[str, str] = {}
         async with connection.transaction():
             stored = [change for change in transitions if change.guard != FRESH]
             held = await self._lock_runs(connection, [change.run_id for change in stored])
-            queued = await self._lock_queue(connection, stored)
-            last = await self._last_seqs(connection, stored)
-            laned = await self._lock_lanes(connection, transitions, held)
-            now = await self.now(connection)
-            paused = await self._paused(connection, stored, held)
-            for change in stored:
-                row = held.get(change.run_id)
-                answers[change.run_id] = judge(
-                    change, None if row is None else _fence(row), queued.get(change.run_id), paused, now
-                )
-            going = {
-                run_id: lanes for run_id, lanes in laned.items() if answers.get(run_id, APPLIED) == APPLIED
-            }
-            for run_id in await self.lanes.refuse(connection, going, now) if going else ():
-                answers[run_id] = LOST
-            await self._create(connection, transitions, now, answers)
+            for change in [change for change in stored if change.run_id in last_seqs]:
+                if await self.wrote(connection, change, last_seqs[change.run_id]):
+                    answers[change.run_id] = APPLIED
+            # Not a second time: a run that is answered already is left out of everything below.
+            going = [change for change in transitions if change.run_id not in answers]
+            now, last = await self._judge(connection, going, held, answers)
+            last_seqs.update(last)
             plan = Plan(now)
-            for change in transitions:
+            for change in going:
                 if answers[change.run_id] == APPLIED:
-                    row = held.get(change.run_id)
-                    limited = row is not None and row.limits is not None
-                    plan.add(change, last.get(change.run_id, 0), limited=limited)
-            await self._write(connection, plan, held)
+                    plan.add(change, last.get(change.run_id, 0), limited=_limited(held.get(change.run_id)))
+            await self._writer.write(connection, plan, held)
         return [answers[change.run_id] for change in transitions]
+
+    async def _judge(
+        self,
+        connection: Connection,
+        changes: Sequence[Transition],
+        held: Mapping[str, RunRow],
+        answers: dict[str, str],
+    ) -> tuple[int, dict[str, int]]:
+        """Answer each by its guard, lanes and keys. Returns the time, and the last numbers asked for."""
+        stored = [change for change in changes if change.guard != FRESH]
+        queued = await self._lock_queue(connection, stored)
+        last = await self._last_seqs(connection, stored)
+        laned = await self._lock_lanes(connection, changes, held)
+        now = await self.now(connection)
+        paused = await self._paused(connection, stored, held)
+        for change in stored:
+            row = held.get(change.run_id)
+            fence = None if row is None else _fence(row)
+            answers[change.run_id] = judge(change, fence, queued.get(change.run_id), paused, now)
+        wanted = {run_id: laned[run_id] for run_id in laned if answers.get(run_id, APPLIED) == APPLIED}
+        for run_id in await self.lanes.refuse(connection, wanted, now) if wanted else ():
+            answers[run_id] = LOST
+        await self._create(connection, changes, now, answers)
+        return now, last
 
     async def _lock_runs(
         self, connection: Connection, run_ids: Sequence[str], skip_locked: bool = False
@@ -114,10 +137,7 @@ class Decider:
         if not claims:
             return {}
         found = [QueueRow(*values) for values in await self._fetch(connection, "lock_queue", ids=claims)]
-        return {
-            row.run_id: Queued(row.run_id, row.status, row.eligible_at, row.reservation_token)
-            for row in found
-        }
+        return {row.run_id: Queued(row.run_id, row.status, row.eligible_at, row.reservation_token) for row in found}
 
     async def _last_seqs(self, connection: Connection, changes: Sequence[Transition]) -> dict[str, int]:
         asking = [change.run_id for change in changes if wants_last_seq(change)]
@@ -147,16 +167,11 @@ class Decider:
         self, connection: Connection, changes: Sequence[Transition], held: Mapping[str, RunRow]
     ) -> set[tuple[str, str]]:
         claimed = {
-            held[change.run_id].workflow
-            for change in changes
-            if change.guard != OWNER and change.run_id in held
+            held[change.run_id].workflow for change in changes if change.guard != OWNER and change.run_id in held
         }
         if not claimed:
             return set()
-        return {
-            (org, name)
-            for org, name in await self._fetch(connection, "paused_among", workflows=list(claimed))
-        }
+        return {(org, name) for org, name in await self._fetch(connection, "paused_among", workflows=list(claimed))}
 
     async def _create(
         self, connection: Connection, changes: Sequence[Transition], now: int, answers: dict[str, str]
@@ -179,7 +194,7 @@ class Decider:
         decide: Decide,
         skip_locked: bool,
         audit: Sequence[Audit],
-        earlier: dict[str, Transition],
+        earlier: dict[str, tuple[Transition, int]],
     ) -> Results:
         """Lock, decide, write. See `Store.decide`.
 
@@ -189,21 +204,19 @@ class Decider:
         results: Results = {}
         async with connection.transaction():
             ids = sorted(set(run_ids))
-            known = [run_id for run_id in ids if run_id in earlier]
             locked = await self._lock(connection, ids, skip_locked, results)
             plan = Plan(locked[0].now if locked else self._clock.now())
-            for run_id in known:
-                if await self.wrote(connection, earlier[run_id]):
-                    results[run_id] = earlier[run_id]
-            earlier.clear()
+            for run_id, (change, last_seq) in earlier.items():
+                if await self.wrote(connection, change, last_seq):
+                    results[run_id] = change
             for one in locked:
                 if one.row.run_id not in results:
                     await self._decide_one(connection, one, decide, plan, results)
-                    change = results[one.row.run_id]
-                    if isinstance(change, Transition):
-                        earlier[change.run_id] = change
+                    decided = results[one.row.run_id]
+                    if isinstance(decided, Transition):
+                        earlier[decided.run_id] = (decided, one.last_seq)
             plan.audits.extend(audit)
-            await self._write(connection, plan, {one.row.run_id: one.row for one in locked})
+            await self._writer.write(connection, plan, {one.row.run_id: one.row for one in locked})
         return results
 
     async def _decide_one(
@@ -231,132 +244,65 @@ class Decider:
         if len(ids) < len(run_ids):
             there = set(ids)
             if skip_locked:
-                there |= {
-                    values[0] for values in await self._fetch(connection, "existing", ids=list(run_ids))
-                }
+                there |= {values[0] for values in await self._fetch(connection, "existing", ids=list(run_ids))}
                 results.update(dict.fromkeys(there - held.keys()))
             for run_id in run_ids:
                 if run_id not in there:
                     results[run_id] = RunNotFound(f"there is no run {run_id}")
         if not ids:
             return []
-        queue = {
-            values[0]: QueueRow(*values) for values in await self._fetch(connection, "lock_queue", ids=ids)
-        }
-        leases = {
-            values[0]: LeaseRow(*values) for values in await self._fetch(connection, "lock_leases", ids=ids)
-        }
-        waits: dict[str, list[WaitRow]] = {run_id: [] for run_id in ids}
-        for values in await self._fetch(connection, "lock_waits", ids=ids):
-            waits[values[0]].append(WaitRow(*values))
-        last = dict(await self._fetch(connection, "last_seqs", ids=ids))
+        last: dict[str, int] = {}
+        queue: dict[str, QueueRow] = {}
+        leases: dict[str, LeaseRow] = {}
+        for values in await self._fetch(connection, "lock_surroundings", ids=ids):
+            run_id, last[run_id] = values[0], values[1]
+            if values[2] is not None:
+                queue[run_id] = QueueRow(*values[2:_LEASE_AT])
+            if values[_LEASE_AT] is not None:
+                leases[run_id] = LeaseRow(*values[_LEASE_AT:])
         limited = [run_id for run_id, row in held.items() if row.limits is not None]
         if limited:
             # Whatever is decided may give up or take a place, and lanes are locked before the clock is read.
             lanes = await self.lanes.of(connection, limited)
             await self.lanes.lock(connection, (lane for one in lanes.values() for lane, _ in one))
-        now = await self.now(connection)
+        waits: dict[str, list[WaitRow]] = {run_id: [] for run_id in ids}
+        now = 0
+        for values in await self._fetch(connection, "lock_waits", ids=ids, floor=self._clock.floor()):
+            now = max(now, values[0])
+            if values[1] is not None:
+                waits[values[1]].append(WaitRow(*values[1:]))
+        self._clock.saw(now)
         return [
             Locked(row, last[run_id], queue.get(run_id), leases.get(run_id), waits[run_id], now)
             for run_id, row in held.items()
         ]
 
-    # ---- writing
-    async def _write(self, connection: Connection, plan: Plan, held: Mapping[str, RunRow]) -> None:
-        """Write the rows of a plan, one statement per table."""
-        await self._update_runs(connection, plan, held)
-        for name, gone in (
-            ("delete_leases", plan.releases),
-            ("delete_queue", plan.dequeues),
-            ("delete_waits", plan.clear_waits),
-        ):
-            if gone:
-                await self._fetch(connection, name, ids=gone)
-        for name, flat, columns in (
-            ("insert_events", plan.events, rows.EVENT_COLUMNS),
-            ("insert_payloads", plan.payloads, ("run_id", "seq", "payload")),
-            ("insert_leases", plan.leases, rows.LEASE_COLUMNS),
-            ("insert_queue", plan.enqueues, rows.QUEUE_COLUMNS),
-            ("insert_waits", plan.waits, rows.WAIT_COLUMNS),
-            ("insert_run_lanes", plan.lanes, ("run_id", "lane", "lane_limit")),
-        ):
-            if flat:
-                width = len(columns)
-                values = {column: flat[n::width] for n, column in enumerate(columns)}
-                await self._fetch(connection, name, **values)
-        if plan.audits:
-            entries = [rows.audit_values(entry, plan.now, secrets.randbits(74)) for entry in plan.audits]
-            values = {column: [entry[column] for entry in entries] for column in rows.AUDIT_COLUMNS}
-            await self._fetch(connection, "insert_audits", **values)
-        if plan.freed:
-            freed = await self.lanes.of(connection, plan.freed)
-            lanes = {lane for one in freed.values() for lane, _ in one}
-            await self.lanes.let_through(connection, lanes, plan.now)
-
-    async def _update_runs(self, connection: Connection, plan: Plan, held: Mapping[str, RunRow]) -> None:
-        """All shapes of a change in one statement: the rows are locked and known, so they are computed
-        here.
-        """
-        changed: dict[str, RunRow] = {}
-
-        def row(run_id: str) -> RunRow:
-            if run_id not in changed:
-                changed[run_id] = copy.copy(held[run_id])
-            return changed[run_id]
-
-        for run_id, state, seq, token in _wide(plan.activations, 4):
-            one = row(run_id)
-            one.state, one.execution_seq, one.lease_token_hash = state, seq, token
-            one.started_at = one.started_at or plan.now
-        for run_id, state in _wide(plan.leaves, 2):
-            one = row(run_id)
-            one.state, one.lease_token_hash = state, None
-        for run_id, state in _wide(plan.ends, 2):
-            one = row(run_id)
-            one.state, one.lease_token_hash, one.ended_at = state, None, plan.now
-        for run_id, columns in plan.rare:
-            one = row(run_id)
-            for name, value in columns.items():
-                if name != "started_at" or one.started_at is None:
-                    setattr(one, name, value)
-        if changed:
-            every = list(changed.values())
-            values = {name: [getattr(one, name) for one in every] for name in rows.RUN_COLUMNS}
-            await self._fetch(connection, "update_runs", **values)
-
     # ---- lost answers
-    async def wrote(self, connection: Connection, transition: Transition) -> bool:
-        """Whether the database already holds what this transition writes: the same events of the same
-        segment.
+    async def wrote(self, connection: Connection, transition: Transition, last_seq: int | None) -> bool:
+        """Whether the database already holds what this transition writes: the same events of one segment.
 
-        Where the transition hands the run to somebody, the token must be there as well: two workers may
-        want to write the same events, but each made its own token.
+        Where the transition hands the run to somebody, the token must be there as well: two workers may want
+        to write the same events, but each made its own token. Events that the store numbers are looked for
+        after `last_seq`, where the try that may have written them put them; None: no try got so far.
         """
-        if transition.lease is not None:
+        lease = transition.lease
+        if lease is not None:
             fences = await self._fetch(connection, "fence", run_id=transition.run_id)
-            lease = transition.lease
             if not fences or tuple(fences[0]) != (lease.execution_seq, lease.token_hash):
                 return False
         if not transition.events:
-            return transition.lease is not None
-        seqs = {event.execution_seq or segment_seq(transition) for event in transition.events}
-        there: set[tuple[Any, ...]] = set()
-        for seq in seqs:
-            found = await self._fetch(connection, "written", run_id=transition.run_id, execution_seq=seq)
-            for values in found:
-                there.add(tuple(values))
-                there.add((0, *values[1:]))
-        return all(
-            (
-                event.seq,
-                event.kind,
-                event.step_id,
-                event.payload,
-                event.execution_seq or segment_seq(transition),
-            )
-            in there
-            for event in transition.events
-        )
+            return lease is not None
+        if last_seq is None and wants_last_seq(transition):
+            return False
+        fence = segment_seq(transition)
+        expected: list[tuple[Any, ...]] = []
+        following = last_seq or 0
+        for event in transition.events:
+            following = event.seq or following + 1
+            expected.append((following, event.kind, event.step_id, event.payload, event.execution_seq or fence))
+        first, last = expected[0][0], expected[-1][0]
+        found = await self._fetch(connection, "written", run_id=transition.run_id, first=first, last=last)
+        return [tuple(values) for values in found] == expected
 
 
 def _fence(row: RunRow) -> Fence:
@@ -368,8 +314,3 @@ def _fence(row: RunRow) -> Fence:
 
 def _limited(row: RunRow | None) -> bool:
     return row is not None and row.limits is not None
-
-
-def _wide(flat: Sequence[Any], width: int) -> Any:
-    """A flat list as rows."""
-    return zip(*[iter(flat)] * width, strict=True)

@@ -57,9 +57,7 @@ class PostgresHeart:
         """
         return self._loop.run_until_complete(self._beat(session_id, ttl_ms, credits, held))
 
-    async def _beat(
-        self, session_id: str, ttl_ms: int, credits: int, held: Held
-    ) -> tuple[bool, list[Verdict]]:
+    async def _beat(self, session_id: str, ttl_ms: int, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
         for last_try in (False, True):
             try:
                 connection = await self._link.get()
@@ -77,35 +75,29 @@ class PostgresHeart:
     async def _renew(
         self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
     ) -> tuple[bool, list[Verdict]]:
-        renewed: set[str] = set()
-        asking = list(held)
-        there: set[str] = set()
+        verdicts = [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
+        asking = list(range(len(held)))
         for _ in range(2):
-            alive, done = await self._push(connection, session_id, ttl_ms, credits, asking)
+            part = [held[n] for n in asking]
+            alive, renewed = await self._push(connection, session_id, ttl_ms, credits, part)
             if not alive:
                 # Declared dead: its leases expired with it, and renewing one would revive it.
                 return False, [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
-            renewed |= done
-            asking = [one for one in asking if one[0] not in done]
+            for n in renewed:
+                verdicts[asking[n]].verdict = REFRESHED
+            if len(renewed) == len(asking):
+                return True, verdicts
+            there = await self._still_held(connection, session_id, part)
+            asking = [asking[n] for n in there - renewed]
             if not asking:
-                break
-            there = await self._still_held(connection, session_id, asking)
-            asking = [one for one in asking if one[0] in there]
-            if not asking:
-                break
-        skipped = {one[0] for one in asking}
-        return True, [
-            Verdict(
-                run_id,
-                seq,
-                REFRESHED if run_id in renewed else LEASE_UNKNOWN if run_id in skipped else LEASE_STALE,
-            )
-            for run_id, seq, _, _ in held
-        ]
+                return True, verdicts
+        for n in asking:
+            verdicts[n].verdict = LEASE_UNKNOWN
+        return True, verdicts
 
     async def _push(
         self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
-    ) -> tuple[bool, set[str]]:
+    ) -> tuple[bool, set[int]]:
         statement = self._statements["beat"]
         values: dict[str, Any] = {
             "floor": self._clock.floor(),
@@ -119,9 +111,9 @@ class PostgresHeart:
         }
         found = await connection.fetchrow(statement.text, *statement.arguments(values))
         assert found is not None
-        return bool(found["alive"]), set(found["renewed"])
+        return bool(found["alive"]), {n - 1 for n in found["renewed"]}
 
-    async def _still_held(self, connection: Connection, session_id: str, held: Held) -> set[str]:
+    async def _still_held(self, connection: Connection, session_id: str, held: Held) -> set[int]:
         statement = self._statements["still_held"]
         values = {
             "session_id": session_id,
@@ -129,7 +121,7 @@ class PostgresHeart:
             "seqs": [one[1] for one in held],
             "tokens": [one[2] for one in held],
         }
-        return {run_id for (run_id,) in await connection.fetch(statement.text, *statement.arguments(values))}
+        return {n - 1 for (n,) in await connection.fetch(statement.text, *statement.arguments(values))}
 
     def close(self) -> None:
         """Give the connection back."""

@@ -50,9 +50,16 @@ class Wire:
         self._link = Link(address, self._subscribe)
 
     async def listen(self, wake: Callable[[str], None]) -> None:
-        """Call `wake(topic)` in this loop from now on, and again after the connection broke and came back."""
+        """Call `wake(topic)` in this loop from now on, and again after the connection broke and came back.
+
+        Not being able to listen is no error: it is tried again, and polling finds what was not heard.
+        """
         self._wake = wake
-        await self._link.get()
+        try:
+            await self._link.get()
+        except Exception as error:
+            _logger.debug("cannot listen yet: %s", error)
+            self._broken.set()
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._stay(), name="ironflow-listen")
 

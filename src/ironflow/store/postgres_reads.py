@@ -158,9 +158,7 @@ class PostgresReads:
 
     async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
         """See `Store.find_key`."""
-        found = await self._read(
-            f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow
-        )
+        found = await self._read(f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow)
         return RunRow(*found[0]) if found else None
 
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
@@ -250,9 +248,7 @@ class PostgresReads:
 
     async def workflows(self) -> list[dict[str, Any]]:
         """See `Store.workflows`."""
-        return [
-            dict(one) for one in rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", org=ORG))
-        ]
+        return [dict(one) for one in rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", org=ORG))]
 
     async def check(self) -> list[str]:
         """See `Store.check`: what of the server's own settings and counters takes a promise away."""

@@ -37,12 +37,14 @@ ENDED, RELEASE, DEQUEUE, CLEAR_WAITS, PROGRESS = 1, 2, 4, 8, 16
 #: The columns a start may fill; a row that differs from a new one in any other goes through the general path.
 _FRESH = attrgetter(
     "run_id", "org", "environment", "workflow", "version", "state", "execution_seq", "lease_token_hash",
-    "priority", "route", "root_run_id", "parent_run_id", "created_at", "started_at", "deadline_at", "scheduled_at",
-    "max_recoveries", "input_hash", "idempotency_key", "concurrency_key", "labels", "limits", "python",
+    "priority", "route", "root_run_id", "parent_run_id", "created_at", "started_at", "deadline_at",
+    "scheduled_at", "max_recoveries", "input_hash", "idempotency_key", "concurrency_key", "labels", "limits",
+    "python",
 )  # fmt: skip
 _REST = attrgetter(
     "facts", "epoch", "attempt", "retry_count", "lease_recoveries", "consecutive_recoveries",
-    "charged_recoveries", "ended_at", "compensations", "compensating_for", "resume_state", "reason", "status_text", "warnings",
+    "charged_recoveries", "ended_at", "compensations", "compensating_for", "resume_state", "reason",
+    "status_text", "warnings",
 )  # fmt: skip
 _REST_OF_NEW = _REST(RunRow("", "", "", "", "", "", 0))
 
@@ -264,8 +266,8 @@ def leave_many(floor: int, transitions: list[Transition]) -> dict[str, Any]:
 
 _CREATE_COLUMNS = (
     "runs", "orgs", "environments", "workflows", "versions", "states", "seqs", "tokens", "priorities",
-    "routes", "roots", "parents", "created", "started", "deadlines", "scheduled", "max_recoveries", "input_hashes",
-    "idempotency_keys", "concurrency_keys", "labels", "limits", "pythons",
+    "routes", "roots", "parents", "created", "started", "deadlines", "scheduled", "max_recoveries",
+    "input_hashes", "idempotency_keys", "concurrency_keys", "labels", "limits", "pythons",
 )  # fmt: skip
 
 

@@ -18,11 +18,19 @@ from unnest(:ids::text[]) as i (run_id)
 -- name: lock_queue
 select {queue_columns} from dispatch_queue where run_id = any(:ids::text[]) order by run_id for update
 
--- name: lock_leases
-select {lease_columns} from concurrency_leases where run_id = any(:ids::text[]) order by run_id for update
+-- Everything about a run beside its waits, run by run in the order of `ids` (which are sorted).
+-- name: lock_surroundings
+select i.run_id, coalesce((select max(e.seq) from journal_events e where e.run_id = i.run_id), 0) as last_seq, q.*, l.*
+from unnest(:ids::text[]) as i (run_id)
+left join lateral (select {queue_columns} from dispatch_queue d where d.run_id = i.run_id for update) q on true
+left join lateral (select {lease_columns} from concurrency_leases c where c.run_id = i.run_id for update) l on true
 
+-- The last locks, and the time with them.
 -- name: lock_waits
-select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, step_id for update
+select ironflow_clock_v(:floor::bigint), w.*
+from (values (1)) as one (n) left join (
+    select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, step_id for update
+) w on true
 
 -- name: clock
 select ironflow_clock_v(:floor::bigint)
@@ -122,7 +130,7 @@ select * from unnest(:audit_id::text[], :org::text[], :at::bigint[], :action::te
 select seq, kind, step_id, coalesce(payload, (
            select p.payload from journal_payloads p where p.run_id = e.run_id and p.seq = e.seq)), execution_seq
 from journal_events e
-where run_id = :run_id and execution_seq = :execution_seq order by seq
+where run_id = :run_id and seq between :first and :last order by seq
 
 -- name: fence
 select execution_seq, lease_token_hash from runs where run_id = :run_id

@@ -94,9 +94,9 @@ with clock as materialized (
     from clock c where session_id = :session_id returning session_id
 ), held as (
     select * from unnest(:ids::text[], :seqs::bigint[], :tokens::text[], :executing::boolean[])
-        as h (run_id, execution_seq, token, executing)
+        with ordinality as h (run_id, execution_seq, token, executing, n)
 ), free as materialized (
-    select l.run_id, h.executing from concurrency_leases l
+    select l.run_id, h.executing, h.n from concurrency_leases l
     join held h on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
     where l.session_id = (select session_id from alive)
     order by l.run_id for update of l skip locked
@@ -105,12 +105,14 @@ with clock as materialized (
         executing = case when f.executing then 1 else 0 end
     from free f cross join clock c where l.run_id = f.run_id returning l.run_id
 )
-select c.at, exists (select from alive) as alive, array(select run_id from renewed) as renewed from clock c
+select c.at, exists (select from alive) as alive,
+       array(select f.n from free f where f.run_id in (select run_id from renewed)) as renewed
+from clock c
 
 -- Asked about what was skipped: is the lease still ours? Reads what is committed and waits for nobody.
 -- name: still_held
-select l.run_id from concurrency_leases l
-join unnest(:ids::text[], :seqs::bigint[], :tokens::text[]) as h (run_id, execution_seq, token)
+select h.n from concurrency_leases l
+join unnest(:ids::text[], :seqs::bigint[], :tokens::text[]) with ordinality as h (run_id, execution_seq, token, n)
   on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
 where l.session_id = :session_id
 

@@ -1,0 +1,46 @@
+"""The tree of commands: one module per noun, wired here and nowhere else."""
+
+from __future__ import annotations
+
+import typer
+
+from ironflow.cli import (
+    audit,
+    capacity,
+    create,
+    demo,
+    doctor,
+    exits,
+    run,
+    runs,
+    steer,
+    version,
+    worker,
+    workflows,
+)
+
+_EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items()) + "."
+
+
+def build() -> typer.Typer:
+    """Put the commands together."""
+    app = typer.Typer(
+        name="ironflow",
+        no_args_is_help=True,
+        help="Durable workflows in plain Python: kill any process at any moment, and nothing is lost.",
+        epilog=_EPILOG,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+    )
+    app.command()(run.run)
+    app.command()(worker.worker)
+    app.command()(demo.demo)
+    for command in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
+        runs.app.command()(command)
+    app.add_typer(runs.app, name="runs")
+    app.add_typer(workflows.app, name="workflows")
+    app.add_typer(capacity.app, name="capacity")
+    app.command()(audit.audit)
+    app.command()(doctor.doctor)
+    app.command()(version.version)
+    return app

@@ -1,0 +1,146 @@
+"""What a person gives a run on the command line, turned into the input its workflow asks for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ironflow.duration import to_ms
+from ironflow.errors import InvalidInput, PayloadError
+
+if TYPE_CHECKING:
+    from ironflow.engine.definitions import WorkflowSpec
+
+InputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input", "-i", metavar="JSON|@FILE|-", help="The input: JSON, a file of it, or - for stdin.",
+        show_default=False,
+    ),
+]  # fmt: skip
+
+#: No input was given, which is not the same as the input `null`.
+MISSING: Final = object()
+
+
+def read_input(text: str | None) -> Any:
+    """The JSON that `--input` means, or MISSING.
+
+    Raises:
+        InvalidInput: the file cannot be read, or what was given is no JSON.
+    """
+    if text is None:
+        return MISSING
+    source = "--input"
+    try:
+        if text == "-":
+            source, text = "stdin", sys.stdin.read()
+        elif text.startswith("@"):
+            source = text[1:]
+            text = Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the input cannot be read from {source}: {error}") from error
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise InvalidInput(
+            f"the input from {source} is no JSON: {error}",
+            hint="""Text needs quotes of its own: --input '"hello"'. An object: --input '{"n": 1}'.""",
+        ) from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def typed_input(spec: WorkflowSpec, value: Any) -> Any:
+    """The input as the workflow's annotation wants it.
+
+    Raises:
+        InvalidInput: it does not fit, is missing, or the workflow takes none.
+    """
+    if not spec.has_input:
+        if value is MISSING or value is None:
+            return None
+        raise InvalidInput(f"workflow {spec.name} takes no input", hint="Leave --input out.")
+    try:
+        return spec.input.validate(None if value is MISSING else value, path="input")
+    except PayloadError as error:
+        wanted = f"Expected: {shape(spec.input.annotation)}"
+        if value is MISSING:
+            message = f"workflow {spec.name} needs an input"
+            raise InvalidInput(message, hint=f"Give it with --input. {wanted}") from error
+        raise InvalidInput(
+            f"the input does not fit workflow {spec.name}: {error.message}",
+            hint=wanted,
+            details=error.details,
+        ) from error
+
+
+def shape(annotation: Any) -> str:
+    """An annotation for a person who has to write JSON for it: an object's fields, or the type's name."""
+    from pydantic import TypeAdapter
+
+    from ironflow.codec.annotations import for_pydantic, shown
+
+    try:
+        schema = TypeAdapter(for_pydantic(annotation)).json_schema()
+    except Exception:  # a type without a schema is named all the same
+        return shown(annotation)
+    required = set(schema.get("required", ()))
+    fields = [
+        f'"{name}": {_kind(field)}{"" if name in required else " (optional)"}'
+        for name, field in schema.get("properties", {}).items()
+    ]
+    if fields:
+        return f"{{{', '.join(fields)}}}"
+    return f"{_kind(schema)}" if schema.get("type") else shown(annotation)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    return str(schema.get("format") or schema.get("type") or "any value")
+
+
+def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
+    """`key=value` options as a dictionary.
+
+    Raises:
+        InvalidInput: one has no `=` or no key.
+    """
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"{text!r} is no {what}", hint="Give it as key=value.")
+        found[key] = value
+    return found
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time: ISO 8601 with a zone, or `+10m` from now.
+
+    Raises:
+        InvalidInput, InvalidDuration: it is neither.
+    """
+    if text is None:
+        return None
+    if text.startswith("+"):
+        return datetime.now(UTC) + timedelta(milliseconds=to_ms(text[1:], name="--at"))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"--at: {text!r} is no time", hint="Give 2026-12-01T08:00:00+01:00, or +10m from now."
+        ) from error
+    if at.tzinfo is None:
+        raise InvalidInput(f"--at: {text!r} does not say its time zone", hint="Add it: +01:00, or Z for UTC.")
+    return at

@@ -1,0 +1,75 @@
+"""Log records on stderr, as the settings `log_level` and `log_format` say.
+
+One handler for the whole process, so that what the engine says, what `ctx.log` says and what authors'
+libraries say appear in one order. On a terminal with a live view they go through its console, which
+prints above the view.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+
+from ironflow.cli.times import clock, iso
+from ironflow.config import Settings
+from ironflow.context.log import ReplayFilter
+
+
+class _Handler(logging.Handler):
+    def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
+        super().__init__()
+        self.write = write
+        self.as_json = as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.write(self._json(record) if self.as_json else self._text(record))
+        except Exception:  # the rule of logging: a record that cannot be written must not break the program
+            self.handleError(record)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        text = f"{clock(int(record.created * 1000))} {record.levelname.lower():<7} {record.getMessage()}"
+        trace = self._trace(record)
+        return f"{text}\n{trace}" if trace else text
+
+    def _json(self, record: logging.LogRecord) -> str:
+        fields = {
+            "at": iso(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        trace = self._trace(record)
+        return json.dumps({**fields, "traceback": trace} if trace else fields, ensure_ascii=False)
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        if not record.exc_info or record.exc_info[0] is None:
+            return ""
+        return logging.Formatter().formatException(record.exc_info)
+
+
+def to_stderr(text: str) -> None:
+    """Write a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def configure(settings: Settings, write: Callable[[str], None] = to_stderr) -> None:
+    """Send log records to `write`, unless the author's code has set logging up by itself.
+
+    Args:
+        settings: level and format.
+        write: takes one record as text.
+    """
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = _Handler(write, settings.log_format == "json")
+    handler.addFilter(ReplayFilter())
+    root.addHandler(handler)
+    level = settings.log_level.upper()
+    logging.getLogger("ironflow").setLevel(level)
+    root.setLevel(max(logging.getLevelName(level), logging.WARNING))
+    # The loop warns of slow callbacks and tasks in words nobody but its authors understands.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

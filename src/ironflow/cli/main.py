@@ -1,0 +1,76 @@
+"""The entry of the command `ironflow`: fixes the hash seed, runs the command, turns every end into an exit code.
+
+Workflow code that iterates over a set of strings takes another order in each process, unless all processes
+hash alike. So a process that executes workflows starts itself once more with the seed fixed, before anything
+of the engine has happened in it; one whose seed is fixed already (any number) is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_EXECUTES = frozenset({"run", "worker", "demo"})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words after `ironflow`; None takes the process's own, and only then may it start itself
+        anew.
+
+    Returns:
+        the exit code; `ironflow.cli.exits` lists them.
+    """
+    if argv is None:
+        argv = sys.argv[1:]
+        if _EXECUTES & set(argv[:1]):
+            fix_hash_seed()
+    return _run(argv)
+
+
+def fix_hash_seed() -> None:
+    """Start this process again with PYTHONHASHSEED=0, unless a seed is set. Its id and its arguments stay."""
+    if os.environ.get("PYTHONHASHSEED", "").isdigit() or os.name != "posix":
+        return
+    os.environ["PYTHONHASHSEED"] = "0"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _run(argv: list[str]) -> int:
+    import typer
+
+    from ironflow.cli import exits
+    from ironflow.cli.app import build
+
+    as_json = "--json" in argv
+    try:
+        code = typer.main.get_command(build()).main(argv, prog_name="ironflow", standalone_mode=False)
+    except typer.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the flush at exit must not complain about it either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
+            raise
+        message = str(error.format_message())
+        if as_json:
+            exits.say_json("USAGE", message, "See --help.")
+        else:
+            print(f"error USAGE: {message}\n  {_help_for(error)}", file=sys.stderr)
+        return exits.USAGE
+    return code if isinstance(code, int) else exits.OK
+
+
+def _help_for(error: object) -> str:
+    context = getattr(error, "ctx", None)
+    return f"See `{context.command_path if context is not None else 'ironflow'} --help`."
+
+
+def _interrupted() -> int:
+    return 128 + 2

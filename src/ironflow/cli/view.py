@@ -1,0 +1,159 @@
+"""What a person sees while a run is under way: a live view on a terminal, a line per event elsewhere.
+
+All of it goes to stderr. stdout belongs to the result, so `ironflow run … > result.json` holds nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ironflow.cli import times
+from ironflow.cli.follow import Progress
+from ironflow.cli.lines import line
+from ironflow.cli.output import screen, state_text
+from ironflow.model import journal as j
+from ironflow.model.journal import Event
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Open steps that are shown by name; the others are counted.
+SHOWN = 8
+#: What a person does not ask about while it happens; `runs journal` has it all.
+_QUIET = frozenset({j.VALUE_RECORDED, j.TIMER_STARTED, j.OUTPUT_SET, j.RUN_CREATED, j.COMPENSATION_REGISTERED})
+
+
+class View(Protocol):
+    """Where progress is shown."""
+
+    def live(self) -> AbstractContextManager[Any]:
+        """Show while this is entered."""
+        ...
+
+    def say(self, text: str, style: str = "") -> None:
+        """A sentence of its own."""
+        ...
+
+    def update(self, progress: Progress, page: Iterable[Event]) -> None:
+        """The run has moved."""
+        ...
+
+
+class Silent:
+    """For `--json`: nothing."""
+
+    def live(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def say(self, text: str, style: str = "") -> None:
+        return
+
+    def update(self, progress: Progress, page: Iterable[Event]) -> None:
+        return
+
+
+class Lines:
+    """For files, pipes and CI: one line per event."""
+
+    def __init__(self) -> None:
+        self.console = screen(stderr=True)
+
+    def live(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style)
+
+    def update(self, progress: Progress, page: Iterable[Event]) -> None:
+        for event in page:
+            if event.kind not in _QUIET:
+                self.console.print(line(event, seq=False))
+
+
+class Live:
+    """For a terminal: state, counts, what executes and for how long, redrawn in place and gone at the end."""
+
+    def __init__(self, workflow: str) -> None:
+        self.console = screen(stderr=True)
+        self.workflow = workflow
+        self.progress = Progress()
+        self._spinner: Any = None
+
+    def live(self) -> AbstractContextManager[Any]:
+        from rich.live import Live as RichLive
+
+        return RichLive(
+            get_renderable=self.render,
+            console=self.console,
+            refresh_per_second=10,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(text, style=style)
+
+    def update(self, progress: Progress, page: Iterable[Event]) -> None:
+        self.progress = progress
+
+    def render(self) -> RenderableType:
+        """The view as it is now."""
+        from rich.console import Group
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        if self._spinner is None:
+            self._spinner = Spinner("dots", style="cyan")
+        progress, now = self.progress, _now_ms()
+        head = Table.grid(padding=(0, 1, 0, 0))
+        head.add_row(
+            self._spinner, Text(self.workflow, style="bold"), state_text(progress.state),
+            Text(self._counts(now), style="dim"),
+        )  # fmt: skip
+        parts: list[RenderableType] = [head]
+        if progress.status_text:
+            parts.append(Text(f"  {progress.status_text}", no_wrap=True, overflow="ellipsis"))
+        parts += [self._step(step, now) for step in list(progress.open.values())[:SHOWN]]
+        hidden = len(progress.open) - SHOWN
+        if hidden > 0:
+            parts.append(Text(f"  … and {hidden} more", style="dim"))
+        return Group(*parts)
+
+    def _counts(self, now: int) -> str:
+        p = self.progress
+        parts = [f"{p.done} done"]
+        parts += [f"{len(p.open)} running"] if p.open else []
+        parts += [f"{p.failed} failed"] if p.failed else []
+        parts += [f"{p.retries} retried"] if p.retries else []
+        parts += [f"{p.recoveries} recovered"] if p.recoveries else []
+        parts += [times.ago(p.due, now)] if p.due else []
+        parts += [times.span(now - p.started_at)] if p.started_at else []
+        return " · ".join(parts)
+
+    def _step(self, step: Any, now: int) -> RenderableType:
+        from rich.text import Text
+
+        text = Text("  ", no_wrap=True, overflow="ellipsis")
+        text.append(f"{times.span(now - step.since):>7}  ", style="dim")
+        text.append(step.name)
+        if step.try_no > 1 or step.due:
+            text.append(f"  try {step.try_no}", style="yellow")
+        if step.due:
+            text.append(f" failed, again {times.ago(step.due, now)}", style="yellow")
+        return text
+
+
+def view_for(workflow: str, *, as_json: bool) -> View:
+    """The view that fits where stderr goes."""
+    if as_json:
+        return Silent()
+    return Live(workflow) if sys.stderr.isatty() else Lines()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
