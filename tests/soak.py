@@ -41,6 +41,8 @@ from ironflow.testing.postgres import PostgresServer
 
 # ---- the workflow: what it does follows from its input, and so does what must come out ---------------------------------
 
+#: Calls in one run, least and most.
+LENGTH = (5, 15)
 EFFECTS = "IRONFLOW_SOAK_EFFECTS"
 
 
@@ -55,9 +57,9 @@ def _effect() -> ironflow.StepInfo:
 
 @ironflow.step
 async def square(number: int) -> int:
-    """A body that takes a moment."""
+    """A body that takes up to a quarter of a second: most kills are to hit one."""
     _effect()
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(number / 400)
     return number * number
 
 
@@ -74,7 +76,7 @@ async def flaky(number: int) -> int:
 def in_thread(number: int) -> int:
     """A body in a thread."""
     _effect()
-    time.sleep(0.001)
+    time.sleep(number / 1_000)
     return number + 1
 
 
@@ -82,12 +84,12 @@ def in_thread(number: int) -> int:
 async def mixed(ctx: Context, seed: int) -> list[int]:
     """Steps one by one and side by side, timers and retries, in an order drawn from the seed."""
     chance, done = random.Random(seed), []
-    for _ in range(chance.randint(3, 8)):
+    for _ in range(chance.randint(*LENGTH)):
         kind, number = chance.randrange(5), chance.randrange(100)
         if kind == 0:
             done.append(await square(number))
         elif kind == 1:
-            done += await ctx.map(square, range(number % 6), concurrency=4)
+            done += await ctx.map(square, range(number, number + number % 6), concurrency=4)
         elif kind == 2:
             done.append(await flaky(number))
         elif kind == 3:
@@ -100,12 +102,12 @@ async def mixed(ctx: Context, seed: int) -> list[int]:
 def expected(seed: int) -> list[int]:
     """What `mixed` returns, computed without an engine."""
     chance, done = random.Random(seed), []
-    for _ in range(chance.randint(3, 8)):
+    for _ in range(chance.randint(*LENGTH)):
         kind, number = chance.randrange(5), chance.randrange(100)
         if kind == 0:
             done.append(number * number)
         elif kind == 1:
-            done += [n * n for n in range(number % 6)]
+            done += [n * n for n in range(number, number + number % 6)]
         elif kind == 2:
             done.append(-number)
         elif kind == 4:
@@ -312,7 +314,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--store", choices=STORES, help="one database; default both, one after the other")
     parser.add_argument("--seed", type=int, help="repeat the workflows and the choices of a run; default a new one")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default 3)")
-    parser.add_argument("--open", type=int, default=60, help="runs that may be ahead of the kills (default 60)")
+    parser.add_argument("--open", type=int, default=30, help="runs that may be ahead of the kills (default 30)")
     parser.add_argument("--pause", type=float, default=0.3, help="most seconds between two kills (default 0.3)")
     parser.add_argument("--keep", action="store_true", help="leave the database and the effects for a look")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)  # how the script starts its own workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -129,10 +130,11 @@ def test_ingest_of_no_folder_fails_with_a_sentence(tmp_path: Path, sqlite_url: s
 
 #: A process that runs the order and dies right after the body of one step, before its end is recorded.
 DIES = """
-import os, signal, sys
+import functools, os, signal, sys
 import ironflow, payment
 step = getattr(payment, sys.argv[1])
 body = step.spec.fn
+@functools.wraps(body)
 def body_then_death(*args):
     body(*args)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -187,6 +189,7 @@ def test_a_parcel_that_left_before_the_crash_is_not_sent_again(
 ) -> None:
     die_in("ship", tmp_path, store_url)
 
+    @functools.wraps(payment.ship.fn)
     def never(order: payment.Order) -> str:
         raise AssertionError("asked and answered: the parcel is on its way")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ironflow
-import ironflow.runtime
+import ironflow.runtime.engine
 from ironflow import Context, Retry
 from ironflow.model.transition import Transition
 from ironflow.store import connect
@@ -180,7 +180,7 @@ async def execute(case: Case) -> None:
     async def killing_connect(url: str, **options: Any) -> KillingStore:
         return KillingStore(await connect(url, **options), case)
 
-    ironflow.runtime.connect = killing_connect  # type: ignore[assignment]
+    ironflow.runtime.engine.connect = killing_connect  # type: ignore[assignment]
     async with ironflow.open(case.url, workflows=[journey]) as engine:
         run = await engine.start(journey, "a", id=case.run_id)
         assert await run.result(timeout=30) == OUTPUT

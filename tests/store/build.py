@@ -36,9 +36,7 @@ async def answers(store: Store, *changes: Transition) -> list[str]:
         store.live_segments = 0  # type: ignore[attr-defined]
 
 
-def start(
-    run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "s1", **row: Any
-) -> Transition:
+def start(run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "s1", **row: Any) -> Transition:
     """A run that is created and taken on by its creator, with its first three events."""
     change = Transition(run_id, FRESH)
     change.row = _row(run_id, RUNNING, **row)
@@ -52,9 +50,7 @@ def start(
     return change
 
 
-def create(
-    run_id: str, *, route: str | None = None, eligible_at: int = 0, priority: int = 0, **row: Any
-) -> Transition:
+def create(run_id: str, *, route: str | None = None, eligible_at: int = 0, priority: int = 0, **row: Any) -> Transition:
     """A run that is created and waits in the queue."""
     change = Transition(run_id, FRESH)
     change.row = _row(run_id, PENDING, route=route, priority=priority, **row)
@@ -73,8 +69,7 @@ def append(run_id: str, seq: int, *, count: int = 1, fence: int = 1, token: str 
     """What the owner of a run writes while it executes."""
     change = Transition(run_id, OWNER, fence, token)
     change.events = [
-        Event(seq + i, j.STEP_COMPLETED if i % 2 == 0 else j.STEP_STARTED, "0:a", '{"result":1}')
-        for i in range(count)
+        Event(seq + i, j.STEP_COMPLETED if i % 2 == 0 else j.STEP_STARTED, "0:a", '{"result":1}') for i in range(count)
     ]
     return change
 
@@ -99,16 +94,12 @@ def leave(
     return change
 
 
-def activate(
-    head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL
-) -> Transition:
+def activate(head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL) -> Transition:
     """A worker takes a queued run that it has peeked or reserved."""
     return _take(QUEUED, head, seq, token, session, ttl)
 
 
-def wake(
-    head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL
-) -> Transition:
+def wake(head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL) -> Transition:
     """A worker takes a suspended run whose wait is due."""
     change = _take(SUSPENDED, head, seq, token, session, ttl)
     change.clear_waits = True
@@ -148,9 +139,7 @@ def changed(**columns: Any) -> Callable[[Locked], Transition]:
 
     def decide(locked: Locked) -> Transition:
         change = Transition(locked.row.run_id, "locked", locked.row.execution_seq)
-        change.changes = {
-            name: value(locked) if callable(value) else value for name, value in columns.items()
-        }
+        change.changes = {name: value(locked) if callable(value) else value for name, value in columns.items()}
         return change
 
     return decide

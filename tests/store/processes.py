@@ -10,10 +10,11 @@ import sqlite3
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests.store.build import activate, answer, append, start
+
 from ironflow.model.transition import APPLIED
 from ironflow.store import connect
 from ironflow.store.turnstile import turnstile_of
-from tests.store.build import activate, answer, append, start
 
 
 async def _work(url: str, name: str, runs: int, appends: int) -> int:
@@ -62,6 +63,7 @@ def try_turn(path: str, out: Connection) -> None:
 
 def die_in_the_middle(url: str, out: Connection) -> None:
     """Get one answer, then be killed inside the next transaction."""
+
     async def go() -> None:
         store = await connect(url)
         assert await answer(store, start("r1")) == APPLIED

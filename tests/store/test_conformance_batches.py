@@ -28,9 +28,7 @@ async def test_a_refused_transition_harms_no_neighbour(store: Store) -> None:
         append("nobody", 1),
     )
     assert found == [APPLIED, STALE, APPLIED, LOST, EXISTS, APPLIED, STALE]
-    lengths = {
-        run_id: len(events) for run_id, events in (await store.journals([f"r{n}" for n in range(5)])).items()
-    }
+    lengths = {run_id: len(events) for run_id, events in (await store.journals([f"r{n}" for n in range(5)])).items()}
     assert lengths == {"r0": 4, "r1": 3, "r2": 4, "r3": 3, "r4": 3}
 
 
@@ -51,9 +49,7 @@ async def test_hundreds_of_transitions_in_one_batch_are_all_answered(store: Stor
     count = 333
     assert set(await answers(store, *[start(f"r{n:03}") for n in range(count)])) == {APPLIED}
     mixed = [
-        append(f"r{n:03}", 4)
-        if n % 3
-        else leave(f"r{n:03}", 4, "completed", token="wrong" if n % 2 else "token")
+        append(f"r{n:03}", 4) if n % 3 else leave(f"r{n:03}", 4, "completed", token="wrong" if n % 2 else "token")
         for n in range(count)
     ]
     found = await answers(store, *mixed)
@@ -122,9 +118,7 @@ async def test_a_caller_that_was_cancelled_leaves_the_others_alone(store: Store)
     assert await answer(store, append("r2", 5)) == APPLIED
 
 
-async def test_what_was_submitted_before_closing_is_committed_and_answered(
-    store: Store, store_url: str
-) -> None:
+async def test_what_was_submitted_before_closing_is_committed_and_answered(store: Store, store_url: str) -> None:
     from ironflow.store import connect
 
     await answers(store, start("r1"), start("r2"))

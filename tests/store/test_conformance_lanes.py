@@ -63,9 +63,7 @@ async def test_the_next_in_line_is_the_one_with_the_highest_priority_then_the_ol
 
 
 async def test_each_run_is_held_to_its_own_limit(store: Store) -> None:
-    await answers(
-        store, in_lane(create("a"), ("g", 1)), in_lane(create("b"), ("g", 3)), in_lane(create("c"), ("g", 1))
-    )
+    await answers(store, in_lane(create("a"), ("g", 1)), in_lane(create("b"), ("g", 3)), in_lane(create("c"), ("g", 1)))
     heads = {head.run_id: head for head in await store.peek(["order"], 9)}
     assert await answer(store, activate(heads["a"], 2)) == APPLIED
     assert await answer(store, activate(heads["b"], 2)) == APPLIED
@@ -145,9 +143,7 @@ async def test_runs_without_lanes_are_not_held_up_by_full_ones(store: Store) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_two_nodes_that_race_never_over_admit(
-    store: Store, store_url: str, open_store: Open, limit: int
-) -> None:
+async def test_two_nodes_that_race_never_over_admit(store: Store, store_url: str, open_store: Open, limit: int) -> None:
     other = await open_store(store_url)
     count = 40
     await answers(store, *[in_lane(create(f"r{n:02}"), ("g", limit)) for n in range(count)])

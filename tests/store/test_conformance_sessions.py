@@ -33,9 +33,7 @@ async def beat(store: Store, *held: tuple[str, int, str, bool], name: str = "s1"
             alive, verdicts = heart.beat(name, HOUR, 3, held)
         finally:
             heart.close()
-        assert [(v.run_id, v.execution_seq) for v in verdicts] == [
-            (run_id, seq) for run_id, seq, _, _ in held
-        ]
+        assert [(v.run_id, v.execution_seq) for v in verdicts] == [(run_id, seq) for run_id, seq, _, _ in held]
         return alive, [verdict.verdict for verdict in verdicts]
 
     return await asyncio.to_thread(call)

@@ -40,9 +40,7 @@ def child(work: Callable[..., None], *args: object) -> Iterator[tuple[SpawnProce
         ours.close()
 
 
-async def test_two_processes_on_one_file_lose_nothing_and_share_the_queue(
-    sqlite: Store, sqlite_url: str
-) -> None:
+async def test_two_processes_on_one_file_lose_nothing_and_share_the_queue(sqlite: Store, sqlite_url: str) -> None:
     for n in range(40):
         await answer(sqlite, create(f"q{n:02}", route="shared"))
     with (

@@ -152,7 +152,7 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes() -> None:
     assert len(next_batch(backlog)) == 5
     large = [append(f"r{n}", 1) for n in range(8)]
     for change in large:
-        change.events[0].payload = "x" * (BATCH_BYTES // 3)
+        change.events[0].payload = "x" * (BATCH_BYTES // 3 + 1)
     backlog = items(*large)
     assert [len(next_batch(backlog)) for _ in range(3)] == [3, 3, 2]
 

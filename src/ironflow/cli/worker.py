@@ -97,11 +97,14 @@ async def _work(engine: Engine, settings: Settings, *, as_json: bool) -> int:
             assert worker is not None
             _say_ready(engine, as_json=as_json)
             await signals.wait(1)
-            held = len(worker.segments)
-            _say({"event": "draining", "held": held}, _draining(held, settings), as_json=as_json)
+            name, held = worker.session.worker_id, len(worker.segments)
+            facts = {"event": "draining", "worker_id": name, "held": held}
+            _say(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
             orderly = await drain(worker, signals)
             engine.worker = None
-    _say({"event": "stopped", "orderly": orderly}, "stopped" if orderly else "stopped now", as_json=as_json)
+    stopped = "stopped" if orderly else "stopped now; what it held was given back"
+    facts = {"event": "stopped", "worker_id": name, "orderly": orderly}
+    _say(facts, f"worker {name} {stopped}", as_json=as_json)
     code = exits.OK if orderly else exits.INTERRUPTED
     leave(code)
     return code
@@ -127,9 +130,9 @@ def _say_ready(engine: Engine, *, as_json: bool) -> None:
 
 def _draining(held: int, settings: Settings) -> str:
     if not held:
-        return "leaving: nothing executes here"
+        return "leaves; nothing executes here"
     limit = times.span(settings.drain_timeout_ms)
-    return f"leaving: {output.count(held, 'run')} may finish within {limit}; another signal stops now"
+    return f"leaves; {output.count(held, 'run')} may finish within {limit}, another signal stops now"
 
 
 def _say(facts: dict[str, object], text: str, *, as_json: bool) -> None:

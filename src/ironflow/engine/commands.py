@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from ironflow.codec.arguments import digest
 from ironflow.codec.values import encode_any
@@ -36,19 +35,29 @@ from ironflow.store.base import Decide, Store
 PRIORITIES = range(-100, 101)
 
 
-@dataclass(slots=True)
-class Start:
-    """The options of a start; see `Engine.start`."""
+class Start(TypedDict, total=False):
+    """How a run is to be started; every option may be left out.
 
-    id: str | None = None
-    idempotency_key: str | None = None
-    concurrency_key: str | None = None
-    priority: int | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    worker_tags: Sequence[str] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
-    at: datetime | None = None
-    deadline: datetime | None = None
+    id: the run's id; starting an id again gives the run that has it.
+    idempotency_key: the same key and input give the same run.
+    concurrency_key: refused while a live run holds it.
+    priority: −100…100, higher first; the workflow's own if left out.
+    labels: shown, and selected by, in lists.
+    worker_tags: tags a worker must carry, added to the workflow's own.
+    limits: at most so many runs of these groups execute at once.
+    at: not before this time (aware).
+    deadline: the run fails if it has not ended by then (aware).
+    """
+
+    id: str | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    priority: int | None
+    labels: Mapping[str, str]
+    worker_tags: Sequence[str]
+    limits: Mapping[str, int]
+    at: datetime | None
+    deadline: datetime | None
 
 
 def new_run(
@@ -61,10 +70,10 @@ def new_run(
         InvalidPriority: an explicit priority outside −100…100.
     """
     text = _input(spec, value, limit)
-    run_id = options.id or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
-    scheduled = _ms(options.at, "at")
+    run_id = options.get("id") or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
+    scheduled = _ms(options.get("at"), "at")
     deadlines = [
-        _ms(options.deadline, "deadline"),
+        _ms(options.get("deadline"), "deadline"),
         None if spec.timeout_ms is None else now + spec.timeout_ms,
     ]
     lanes = _lanes(spec, value, options)
@@ -73,18 +82,18 @@ def new_run(
         workflow=spec.name,
         version=spec.version,
         state=runs.PENDING,
-        route=default_route(spec, options.worker_tags),
+        route=default_route(spec, options.get("worker_tags", ())),
         root_run_id=run_id,
         created_at=now,
-        priority=_priority(spec, options.priority),
+        priority=_priority(spec, options.get("priority")),
         scheduled_at=scheduled,
         deadline_at=min((d for d in deadlines if d is not None), default=None),
         max_recoveries=spec.max_recoveries,
-        idempotency_key=options.idempotency_key,
-        concurrency_key=options.concurrency_key,
-        labels=encode_any(dict(options.labels)) if options.labels else None,
+        idempotency_key=options.get("idempotency_key"),
+        concurrency_key=options.get("concurrency_key"),
+        labels=encode_any(dict(labels)) if (labels := options.get("labels")) else None,
         limits=encode_any(dict(lanes)) if lanes else None,
-        input_hash=digest(text) if options.idempotency_key else None,
+        input_hash=digest(text) if options.get("idempotency_key") else None,
         python=_PYTHON,
     )
     return row, f'{{"t":{now},"input":{text}}}', lanes
@@ -221,7 +230,7 @@ def _lanes(spec: WorkflowSpec, value: Any, options: Start) -> list[tuple[str, in
     if spec.lane is not None:
         key = "" if spec.lane.key is None else f":{spec.lane.key(value)}"
         lanes[f"workflow:{spec.name}{key}"] = spec.lane.limit
-    for group, limit in options.limits.items():
+    for group, limit in options.get("limits", {}).items():
         if limit < 1:
             raise InvalidInput(f"the limit of group {group!r} must be at least 1, got {limit}")
         lanes[f"group:{group}"] = limit

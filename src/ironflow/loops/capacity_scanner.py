@@ -1,10 +1,12 @@
 """The capacity scanner: reclaims what a dead party stopped renewing.
 
-It sees expired reservations, dead sessions, expired leases, and runs that claim to be owned or queued and are not. It
-never executes: it frees slots and puts runs back into the queue under a raised `execution_seq`.
+It sees expired reservations, dead sessions, expired leases, runs that claim to be owned or queued and are not, and
+deadlines that passed while nobody executed the run. It never executes: it frees slots and puts runs back into the queue
+under a raised `execution_seq`.
 
 A scanner that slept (its host was suspended, or its clock jumped) sees every clock as expired although the others only
-waited for the same database. It grants them one renewal before it acts on clocks again.
+waited for the same database. It grants them one renewal before it acts on clocks again. Proof needs no such patience:
+`session_died` acts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ironflow.model import recovery
 from ironflow.model import run as runs
 from ironflow.model.recovery import RecoveryPolicy
 from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import Store
+from ironflow.store.base import Decide, Store
 
 log = logging.getLogger("ironflow.recovery")
 
@@ -32,7 +34,8 @@ class CapacityScanner:
     Args:
         store: the database that all nodes share.
         settings: intervals, batch, ceiling, grace.
-        monotonic: seconds that never run backwards; the host's own view of its lateness.
+        monotonic: seconds that never run backwards; the host's own view of its lateness. The database's clock alone
+            would not do: a suspended laptop with its database beside it stops both.
     """
 
     name = "capacity-scanner"
@@ -44,62 +47,95 @@ class CapacityScanner:
         self._monotonic = monotonic
         self._last: tuple[float, int] | None = None
         self._grace_until = 0
+        #: where the next page of expired leases begins, so that a page of runs that fail to recover stops no others
+        self._after = ""
 
     async def run_once(self) -> Report:
         """One bounded pass over everything the scanner reclaims."""
         report = Report()
-        await self._reservations(report)
         if self._may_trust_clocks():
+            await self._reservations(report)
             await self._sessions(report)
             await self.leases(report)
             await self._unowned(report)
+        await self._overdue(report)
+        await self._tell(report)
         return report
 
-    async def session_died(self, session_id: str) -> Report:
-        """Proof of a death: remove the session and recover what it held, at once and without waiting for clocks."""
-        report = Report()
+    async def session_died(self, session_id: str, opening: tuple[str, int] | None = None) -> Report:
+        """Proof of a death: remove the session and recover what it held, at once and without waiting for clocks.
+
+        Args:
+            session_id: whose process is gone. Told twice, the second time finds nothing.
+            opening: the run (id, execution_seq) that the process was replaying when it died, if it was: nothing was
+                leased yet, but the run may be what killed it, so it is charged.
+        """
+        report, policy = Report(), self.policy
         held = await self.store.close_session(session_id)
         report.add("sessions", 1)
-        await self._recover(held, report)
+
+        def lease(locked: Locked) -> Transition | None:
+            return recovery.expired_lease(locked, policy, recovery.GONE, session_id)
+
+        def opened(locked: Locked) -> Transition | None:
+            return recovery.died_opening(locked, policy, session_id, opening[1] if opening else -1)
+
+        def promised(locked: Locked) -> Transition | None:
+            return recovery.expired_reservation(locked, session_id)
+
+        batch = self.settings.recovery_batch
+        for start in range(0, len(held), batch):
+            await self._recover(held[start : start + batch], lease, report)
+        if opening is not None:
+            await self._recover([opening[0]], opened, report)
+        freed = await self._decide(await self.store.expired_reservations(batch), promised)
+        report.add("reservations", len(freed))
+        await self._tell(report)
         return report
 
     async def leases(self, report: Report) -> None:
-        """Recover one batch of expired leases."""
-        batch = self.settings.recovery_batch
-        expired = await self.store.expired_leases(batch)
-        report.more = report.more or len(expired) >= batch
-        await self._recover(expired, report)
+        """Recover one batch of expired leases; the next call takes the next page, until all were seen."""
+        batch, policy = self.settings.recovery_batch, self.policy
+        expired = await self.store.expired_leases(batch, self._after)
+        full = len(expired) >= batch
+        self._after = expired[-1] if full else ""
+        report.more = report.more or full
+        await self._recover(expired, lambda locked: recovery.expired_lease(locked, policy), report)
 
-    async def _recover(self, run_ids: list[str], report: Report) -> None:
+    async def _recover(self, run_ids: list[str], decide: Decide, report: Report) -> None:
+        for run_id, change in (await self._decide(run_ids, decide, report)).items():
+            if change.new_execution_seq is None:
+                report.add("freed", 1)  # paused or ended by somebody: only the lease was left
+                continue
+            outcome = "failed" if change.state == runs.FAILED else "recovered"
+            report.add(outcome, 1)
+            report.run_ids.append(run_id)
+            reason = change.events[0].data().get("reason")
+            log.warning(
+                "run %s lost its owner (%s): %s, execution_seq %s", run_id, reason, outcome, change.new_execution_seq
+            )
+
+    async def _decide(
+        self, run_ids: list[str], decide: Decide, report: Report | None = None
+    ) -> dict[str, Transition]:
+        """What was applied. Runs that somebody else has locked are left to the next pass; errors are logged."""
         if not run_ids:
-            return
-        policy = self.policy
-
-        def decide(locked: Locked) -> Transition | None:
-            return recovery.expired_lease(locked, policy)
-
-        done = await self.store.decide(run_ids, decide, skip_locked=True)
-        for run_id, result in done.items():
-            if isinstance(result, Exception):
-                report.add("errors", 1)
+            return {}
+        applied: dict[str, Transition] = {}
+        for run_id, result in (await self.store.decide(run_ids, decide, skip_locked=True)).items():
+            if isinstance(result, Transition):
+                applied[run_id] = result
+            elif isinstance(result, Exception):
                 log.error("run %s could not be recovered: %s", run_id, result)
-            elif isinstance(result, Transition):
-                outcome = "failed" if result.state == runs.FAILED else "recovered"
-                report.add(outcome, 1)
-                report.run_ids.append(run_id)
-                log.warning(
-                    "run %s lost its owner: %s, execution_seq %s", run_id, outcome, result.new_execution_seq
-                )
-        if report.run_ids:
-            self.store.notify("queue", await self.store.sessions())
+                if report is not None:
+                    report.add("errors", 1)
+        return applied
 
     async def _reservations(self, report: Report) -> None:
         run_ids = await self.store.expired_reservations(self.settings.recovery_batch)
-        if run_ids:
-            done = await self.store.decide(run_ids, recovery.expired_reservation, skip_locked=True)
-            report.add("reservations", sum(isinstance(r, Transition) for r in done.values()))
-            report.more = report.more or len(run_ids) >= self.settings.recovery_batch
-            self.store.notify("queue", await self.store.sessions())
+        freed = await self._decide(run_ids, recovery.expired_reservation, report)
+        report.add("reservations", len(freed))
+        report.more = report.more or (len(run_ids) >= self.settings.recovery_batch and bool(freed))
 
     async def _sessions(self, report: Report) -> None:
         for session in await self.store.expired_sessions(self.settings.recovery_batch):
@@ -113,22 +149,28 @@ class CapacityScanner:
             )
 
     async def _unowned(self, report: Report) -> None:
-        older_than = self.store.now() - self.settings.lease_ttl_ms
+        older_than, policy = self.store.now() - self.settings.lease_ttl_ms, self.policy
         run_ids = await self.store.unowned(older_than, self.settings.recovery_batch)
-        if not run_ids:
-            return
-        policy = self.policy
+        broken = await self._decide(
+            run_ids, lambda locked: recovery.unowned(locked, policy, older_than), report
+        )
+        report.add("breaches", len(broken))
+        for run_id in broken:
+            log.error("invariant broken: run %s had neither lease nor queue row; it was queued again", run_id)
 
-        def decide(locked: Locked) -> Transition | None:
-            return recovery.unowned(locked, policy, older_than)
+    async def _overdue(self, report: Report) -> None:
+        # A worker that is there ends the run at its deadline by itself, with its compensations: it goes first.
+        older_than = self.store.now() - self.settings.recovery_interval_ms
+        run_ids = await self.store.overdue(older_than, self.settings.recovery_batch)
+        ended = await self._decide(run_ids, lambda locked: recovery.overdue(locked, older_than), report)
+        report.add("overdue", len(ended))
+        for run_id, change in ended.items():
+            if change.ended:
+                log.warning("run %s passed its deadline while nobody executed it; it failed", run_id)
 
-        done = await self.store.decide(run_ids, decide, skip_locked=True)
-        for run_id, result in done.items():
-            if isinstance(result, Transition):
-                report.add("breaches", 1)
-                log.error(
-                    "invariant broken: run %s had neither lease nor queue row; it was queued again", run_id
-                )
+    async def _tell(self, report: Report) -> None:
+        if report.counts.keys() & {"recovered", "reservations", "breaches", "overdue"}:
+            self.store.notify("queue", await self.store.sessions())
 
     def _may_trust_clocks(self) -> bool:
         mono, now = self._monotonic(), self.store.now()

@@ -138,9 +138,7 @@ class Committer:
 
     @property
     def _may_go_alone(self) -> bool:
-        return (
-            self.live_segments <= 1 and not self._unanswered and self._mean < INLINE_MEAN and not self._closed
-        )
+        return self.live_segments <= 1 and not self._unanswered and self._mean < INLINE_MEAN and not self._closed
 
     def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
         if self._closed:

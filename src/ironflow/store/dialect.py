@@ -61,9 +61,7 @@ class Statement:
         return f"Statement({self.name}, {', '.join(self.params)})"
 
 
-def translate(
-    text: str, dialect: str, fragments: Mapping[str, str] | None = None
-) -> tuple[str, tuple[str, ...]]:
+def translate(text: str, dialect: str, fragments: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...]]:
     """The text for one database, and the names of its parameters in order.
 
     Args:

@@ -30,9 +30,7 @@ class Fence(NamedTuple):
 
 
 #: The select list of a fence.
-FENCE_COLUMNS = (
-    "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, workflow"
-)
+FENCE_COLUMNS = "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, workflow"
 
 
 class Queued(NamedTuple):
@@ -70,9 +68,7 @@ def judge(
         return LOST
     if guard == transition.LOCKED:
         return APPLIED
-    if fence.execution_seq != change.execution_seq or (
-        change.facts is not None and fence.facts != change.facts
-    ):
+    if fence.execution_seq != change.execution_seq or (change.facts is not None and fence.facts != change.facts):
         return LOST
     if (fence.org, fence.workflow) in paused:
         return LOST

@@ -76,15 +76,17 @@ class Plan:
         #: runs with lanes that gave up a place in them
         self.freed: list[str] = []
 
-    def add(
-        self, change: Transition, last_seq: int | None = None, *, limited: bool = False, was: str = ""
-    ) -> None:
+    def add(self, change: Transition, last_seq: int | None = None, *, limited: bool = False, was: str = "") -> None:
         """Take in one transition whose guard held.
 
         Args:
-            change: the transition. last_seq: the last number in its journal; needed where it asks for the
-            next one (`seq` 0). limited: whether its run has lanes. was: the state before, where it is known
-            and may be terminal (a reopened run has not ended any more).
+            change: the transition.
+            last_seq: the last number in its journal; needed where it asks for the next one (`seq` 0).
+            limited: whether its run has lanes.
+            was: the state before, where it is known and may be terminal (a reopened run has not ended).
+
+        Raises:
+            ValueError: the transition changes what none may; the plan is as it was.
         """
         # First what may be refused, so that a refused transition has left nothing in the plan.
         if change.guard != transition.FRESH:

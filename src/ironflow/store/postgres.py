@@ -221,6 +221,8 @@ class PostgresStore(PostgresReads):
                 held = await self._execute(connection, "lock_leases_of_session", session_id=session_id)
                 now = await self._decider.now(connection)
                 await self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
+                # Skips what is locked: whoever activates that segment right now takes the reservation away anyway.
+                await self._execute(connection, "expire_reservations_of_session", session_id=session_id, now=now)
                 return [run_id for (run_id,) in held]
 
         return await self._change(work)  # type: ignore[no-any-return]

@@ -175,6 +175,10 @@ class PostgresReads:
         """See `Store.peek`."""
         return [rows.head(values) for values in await self._read("peek_routes", **ready(routes, limit))]
 
+    async def queue_routes(self) -> list[str]:
+        """See `Store.queue_routes`."""
+        return await self._ids("queue_routes")
+
     async def next_due(self) -> int | None:
         """See `Store.next_due`."""
         found: int | None = (await self._read("next_due"))[0][0]
@@ -219,6 +223,10 @@ class PostgresReads:
     async def unowned(self, older_than: int, limit: int) -> list[str]:
         """See `Store.unowned`."""
         return await self._ids("unowned", older_than=older_than, limit=limit)
+
+    async def overdue(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.overdue`."""
+        return await self._ids("overdue", older_than=older_than, limit=limit)
 
     # ---- lists for people
     async def leases(self) -> list[LeaseRow]:

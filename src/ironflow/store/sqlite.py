@@ -9,6 +9,7 @@ hangs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -29,15 +30,14 @@ from ironflow.store.sqlite_log import LogKeeper
 from ironflow.store.sqlite_reads import ORG, SqliteReads
 from ironflow.store.sqlite_wake import Waker
 from ironflow.store.sqlite_writer import SqliteWriter
-from ironflow.store.turnstile import give_back, turnstile_of
+from ironflow.store.turnstile import Turnstile, give_back, turnstile_of
 
 #: A decision about more runs than this does not run inside the loop.
 _SHORT = 4
 _CLAIM = (
     "with v(run_id, step_id) as (values @) update waits "
     "set pre_claim_status = status, status = 'waking', claimed_by = ?, claimed_at = ? "
-    "from v where waits.run_id = v.run_id and waits.step_id = v.step_id returning "
-    + ", ".join(rows.WAIT_COLUMNS)
+    "from v where waits.run_id = v.run_id and waits.step_id = v.step_id returning " + ", ".join(rows.WAIT_COLUMNS)
 )
 _RESERVE = (
     "with v(run_id, token) as (values @) update dispatch_queue "
@@ -62,38 +62,35 @@ class SqliteStore(SqliteReads):
         path = path.absolute()
         name = f"sqlite:///{path}"
         self._clock = clock
-        self._turnstile = None if read_only else turnstile_of(path)
+        self._turnstile: Turnstile | None = None
         self._log: LogKeeper | None = None
-        try:
-            writing = self._open_writer(path, name)
+        writing: sqlite3.Connection | None = None
+        with contextlib.ExitStack() as undo:
+            if not read_only:
+                self._turnstile = turnstile_of(path)
+                undo.callback(give_back, self._turnstile)
+                writing = _open_for_writing(path, self._turnstile, clock, name)
+                undo.callback(writing.close)
+                self._log = LogKeeper(lambda: connect(path, cache_kib=1024), self._turnstile)
             super().__init__(path, name)
+            undo.callback(self._close_readers)
             with explained(name):
-                if writing is None:
+                if read_only:
                     verify(self._near)
-                for sql in _LAST_TIMES:
-                    row = self._near.execute(sql).fetchone()
-                    clock.saw(row[0] if row else None)
-        except BaseException:
-            if self._turnstile is not None:
-                give_back(self._turnstile)
-            raise
+                self._learn_the_time()
+            undo.pop_all()
         self._writer = SqliteWriter(writing, self._turnstile, clock, name, self._wrote)
         self._committer = Committer(self._writer, loop)
         self._waker = Waker()
         self._closed = False
 
-    def _open_writer(self, path: Path, name: str) -> sqlite3.Connection | None:
-        if self._turnstile is None:
-            return None
-        with explained(name):
-            connection = connect(path)
+    def _learn_the_time(self) -> None:
+        for sql in _LAST_TIMES:
             try:
-                prepare(connection, self._turnstile, self._clock())
-            except BaseException:
-                connection.close()
-                raise
-        self._log = LogKeeper(lambda: connect(path, cache_kib=1024), self._turnstile)
-        return connection
+                row = self._near.execute(sql).fetchone()
+            except sqlite3.DatabaseError:
+                continue  # damage is for `check` to report, which needs a store that opens
+            self._clock.saw(row[0] if row else None)
 
     def _wrote(self, pages: int) -> None:
         if self._log is not None:
@@ -127,9 +124,7 @@ class SqliteStore(SqliteReads):
     ) -> dict[str, Transition | Exception | None]:
         """See `Store.decide`. Its transaction locks the whole file, so nothing is ever skipped as locked."""
         ids = list(dict.fromkeys(run_ids))
-        return await self._committer.run(
-            lambda: self._writer.decide(ids, decide, audit), short=len(ids) <= _SHORT
-        )
+        return await self._committer.run(lambda: self._writer.decide(ids, decide, audit), short=len(ids) <= _SHORT)
 
     async def _change(self, work: Work, *, short: bool = True) -> Any:
         return await self._committer.run(lambda: self._writer.transaction(work), short=short)
@@ -209,6 +204,7 @@ class SqliteStore(SqliteReads):
         def work(connection: sqlite3.Connection, now: int) -> list[str]:
             held = self._execute(connection, "runs_of_session", session_id=session_id).fetchall()
             self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
+            self._execute(connection, "expire_reservations_of_session", session_id=session_id, now=now)
             self._execute(connection, "delete_session", session_id=session_id)
             return [run_id for (run_id,) in held]
 
@@ -238,9 +234,7 @@ class SqliteStore(SqliteReads):
 
         def work(connection: sqlite3.Connection, now: int) -> None:
             for name, version, tags in rows:
-                self._execute(
-                    connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now
-                )
+                self._execute(connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now)
 
         await self._change(work)
 
@@ -272,15 +266,24 @@ class SqliteStore(SqliteReads):
         if self._log is not None:
             self._log.close()
         self._close_readers()
-        # Last, and with the turn: SQLite tidies the log up when the last connection of all closes.
+        # Last: the connection that closes last of all processes copies the log back and removes it.
         self._writer.close()
         if self._turnstile is not None:
             give_back(self._turnstile)
 
 
-async def open_sqlite(
-    path: str, *, clock: Callable[[], int] | None = None, read_only: bool = False
-) -> SqliteStore:
+def _open_for_writing(path: Path, turnstile: Turnstile, clock: Callable[[], int], name: str) -> sqlite3.Connection:
+    with explained(name):
+        connection = connect(path)
+        try:
+            prepare(connection, turnstile, clock())
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+async def open_sqlite(path: str, *, clock: Callable[[], int] | None = None, read_only: bool = False) -> SqliteStore:
     """Open a SQLite store; creates the file and brings its schema up to date unless `read_only`.
 
     Args:

@@ -183,9 +183,7 @@ def _judge(
             limited.add(run_id)
 
 
-def _create(
-    connection: sqlite3.Connection, fresh: Sequence[Transition], now: int, answers: dict[str, str]
-) -> None:
+def _create(connection: sqlite3.Connection, fresh: Sequence[Transition], now: int, answers: dict[str, str]) -> None:
     """Insert new runs. What a unique key keeps out is not returned by the insert: it is answered `exists`."""
     going = [change for change in fresh if change.run_id not in answers]
     values: list[Any] = []
@@ -254,14 +252,8 @@ def decide_batch(
         results[run_id] = change
         if change is None:
             continue
-        if (
-            change.lease is not None
-            and row.limits is not None
-            and sqlite_lanes.refuse(connection, [change], now)
-        ):
-            results[run_id] = InvalidTransition(
-                f"a lane of run {run_id} is full", hint="Leave it in the queue."
-            )
+        if change.lease is not None and row.limits is not None and sqlite_lanes.refuse(connection, [change], now):
+            results[run_id] = InvalidTransition(f"a lane of run {run_id} is full", hint="Leave it in the queue.")
             continue
         # An error from here on is unexpected and ends the transaction: half a transition is never written.
         plan.add(change, locked.last_seq, limited=row.limits is not None, was=row.state)

@@ -103,9 +103,7 @@ def connect(path: Path, *, read_only: bool = False, cache_kib: int = CACHE_KIB) 
     try:
         # A file written by a hostile or careless hand may carry triggers; they may call nothing of ours.
         connection.execute("pragma trusted_schema=off")
-        connection.execute(
-            "pragma recursive_triggers=on"
-        )  # `insert or replace` meets the append-only triggers too
+        connection.execute("pragma recursive_triggers=on")  # `insert or replace` meets the append-only triggers too
         connection.execute(f"pragma cache_size=-{cache_kib}")
         connection.execute("pragma temp_store=memory")
         if read_only:

@@ -47,9 +47,10 @@ class SqliteHeart:
         """Push the clocks of one session and of the leases it names.
 
         Args:
-            session_id: the session. ttl_ms: how long both hold from now, in milliseconds. credits: its free
-            slots. held: (run_id, execution_seq, token_hash, executing) of every lease to renew; others are
-            left to expire.
+            session_id: the session.
+            ttl_ms: how long both hold from now, in milliseconds.
+            credits: its free slots.
+            held: (run_id, execution_seq, token_hash, executing) of each lease to renew; others may expire.
 
         Raises:
             StoreError: nothing was renewed; the worker tries again.
@@ -65,8 +66,7 @@ class SqliteHeart:
                     connection.execute("rollback")
                 raise
         return alive, [
-            Verdict(run_id, seq, REFRESHED if (run_id, seq) in renewed else LEASE_STALE)
-            for run_id, seq, _, _ in held
+            Verdict(run_id, seq, REFRESHED if (run_id, seq) in renewed else LEASE_STALE) for run_id, seq, _, _ in held
         ]
 
     def _renew(

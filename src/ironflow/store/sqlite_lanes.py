@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ironflow.model.transition import FRESH, Transition
 
 _LANES_OF = (
-    "select run_id, lane, lane_limit from run_lanes "
-    "where run_id in (select value from json_each(?)) order by lane"
+    "select run_id, lane, lane_limit from run_lanes where run_id in (select value from json_each(?)) order by lane"
 )
 # `cross join` fixes the order: from what is held to its lanes.
 _HELD = """
@@ -83,9 +82,7 @@ def refuse_stored(connection: sqlite3.Connection, run_ids: Sequence[str], now: i
     return set(refused)
 
 
-def admit(
-    connection: sqlite3.Connection, wanted: dict[str, list[tuple[str, int]]], now: int
-) -> dict[str, str]:
+def admit(connection: sqlite3.Connection, wanted: dict[str, list[tuple[str, int]]], now: int) -> dict[str, str]:
     """The runs of `wanted` (run → lanes and limits, in order) that may not go, each with its full lane."""
     held = _held(connection, {lane for lanes in wanted.values() for lane, _ in lanes}, now)
     refused: dict[str, str] = {}

@@ -26,6 +26,9 @@ LOG_BYTES = 16 * 1024 * 1024
 #: Pages after which that is clear: a command that writes once should not fill 16 MiB for it.
 WRITES = 200
 
+#: What does not fit in the cache of the keeper's connection spills into the log.
+_CACHE_BYTES = 1024 * 1024
+
 _logger = logging.getLogger("ironflow.store")
 
 
@@ -86,10 +89,10 @@ class LogKeeper:
 
 def grow(connection: sqlite3.Connection, size: int) -> None:
     """Write the log `size` bytes large and change nothing: a transaction spills, and is rolled back."""
-    connection.execute("pragma cache_size=-1024")
+    connection.execute(f"pragma cache_size=-{_CACHE_BYTES // 1024}")
     connection.execute("begin immediate")
     try:
         connection.execute("create table growth (filling blob)")
-        connection.execute("insert into growth values (zeroblob(?))", (size,))
+        connection.execute("insert into growth values (zeroblob(?))", (size + _CACHE_BYTES,))
     finally:
         connection.execute("rollback")

@@ -121,6 +121,10 @@ class SqliteReads:
             found.sort(key=lambda values: (-values[16], values[17], values[0]))
         return found[:limit]
 
+    async def queue_routes(self) -> list[str]:
+        """See `Store.queue_routes`."""
+        return [route for (route,) in self._read("queue_routes")]
+
     async def next_due(self) -> int | None:
         """See `Store.next_due`."""
         found: int | None = self._read("next_due")[0][0]
@@ -137,9 +141,7 @@ class SqliteReads:
 
     async def stale_claims(self, older_than: int, limit: int) -> list[str]:
         """See `Store.stale_claims`."""
-        return [
-            run_id for (run_id,) in await self._read_far("stale_claims", older_than=older_than, limit=limit)
-        ]
+        return [run_id for (run_id,) in await self._read_far("stale_claims", older_than=older_than, limit=limit)]
 
     async def waits(self, run_id: str) -> list[WaitRow]:
         """See `Store.waits`."""
@@ -166,6 +168,10 @@ class SqliteReads:
     async def unowned(self, older_than: int, limit: int) -> list[str]:
         """See `Store.unowned`."""
         return [run_id for (run_id,) in await self._read_far("unowned", older_than=older_than, limit=limit)]
+
+    async def overdue(self, older_than: int, limit: int) -> list[str]:
+        """See `Store.overdue`."""
+        return [run_id for (run_id,) in self._read("overdue", older_than=older_than, limit=limit)]
 
     # ---- lists for people
     async def leases(self) -> list[LeaseRow]:
@@ -200,9 +206,7 @@ class SqliteReads:
 
     async def check(self) -> list[str]:
         """See `Store.check`."""
-        found = await self._in_thread(
-            lambda connection: connection.execute("pragma integrity_check").fetchall()
-        )
+        found = await self._in_thread(lambda connection: connection.execute("pragma integrity_check").fetchall())
         return [text for (text,) in found if text != "ok"]
 
     def _close_readers(self) -> None:

@@ -95,8 +95,11 @@ class Waker:
 
 def _folder() -> Path | None:
     """The folder of this user's sockets; None where somebody else made one of its name."""
-    folder = Path(tempfile.gettempdir()) / f"ironflow-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return folder if ours else None
+    ours = Path(tempfile.gettempdir()) / f"ironflow-{os.getuid()}"
+    folder = ours / "wake"
+    for made in (ours, folder):
+        made.mkdir(mode=0o700, exist_ok=True)
+        found = made.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            return None
+    return folder

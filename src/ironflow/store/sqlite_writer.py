@@ -194,9 +194,7 @@ class SqliteWriter:
                 pass  # the first error is the one to tell
 
     def _read_only(self) -> StoreReadOnly:
-        return StoreReadOnly(
-            f"{self._name} was opened for reading", hint="Open it without read_only to write."
-        )
+        return StoreReadOnly(f"{self._name} was opened for reading", hint="Open it without read_only to write.")
 
     def close(self) -> None:
         """Close the connection."""

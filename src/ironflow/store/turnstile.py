@@ -44,7 +44,13 @@ class Turnstile:
         self._taken = threading.Event()
         self._state = _FREE
         self._wanted = False
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreUnreachable(
+                f"{path} cannot be opened: {error.strerror}",
+                hint="Its folder must exist, and this user must be able to write there.",
+            ) from error
 
     def try_acquire(self) -> bool:
         """Take the turn if nobody has it. Never waits, so an event loop may call it."""

@@ -51,6 +51,8 @@ create unique index runs_idempotency on runs (org, environment, workflow, idempo
     where idempotency_key is not null;
 create unique index runs_concurrency on runs (org, environment, concurrency_key)
     where concurrency_key is not null and ended_at is null;
+-- Runs with a deadline that have not ended: what the scanner asks for on every tick.
+create index runs_deadline on runs (deadline_at) where deadline_at is not null and ended_at is null;
 create index runs_children on runs (parent_run_id) where parent_run_id is not null;
 
 create table journal_events (

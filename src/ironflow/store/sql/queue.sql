@@ -10,6 +10,15 @@ where q.route = :route and q.status = 'ready' and r.run_id = q.run_id
 order by q.priority desc, q.enqueued_at, q.run_id
 limit :limit
 
+-- One step along the index per route, so that a backlog of any length costs nothing.
+-- name: queue_routes
+with recursive seen (route) as (
+    select min(route) from dispatch_queue
+    union all
+    select (select min(q.route) from dispatch_queue q where q.route > s.route) from seen s where s.route is not null
+)
+select route from seen where route is not null
+
 -- name: unreserve_row
 update dispatch_queue
 set status = 'ready', reserved_by = null, reservation_token = null, reserved_until = null

@@ -17,6 +17,15 @@ delete from worker_sessions where session_id = :session_id
 -- name: expire_leases_of_session
 update concurrency_leases set expires_at = :now where session_id = :session_id and expires_at > :now
 
+-- What was promised to a session is found by the scanner's rule for reservations, as its leases are by theirs.
+-- name: expire_reservations_of_session
+update dispatch_queue set reserved_until = :now
+where status = 'reserved' and reserved_by = :session_id and reserved_until > :now
+/*postgres: and run_id in (
+    select run_id from dispatch_queue where status = 'reserved' and reserved_by = :session_id
+    order by run_id for update skip locked
+) */
+
 -- name: runs_of_session
 select run_id from concurrency_leases where session_id = :session_id order by run_id
 

@@ -12,6 +12,15 @@ order by run_id limit :limit
 -- name: expired_sessions
 select {session_columns} from worker_sessions where expires_at <= :now order by expires_at limit :limit
 
+-- A deadline that passed while nobody executes the run: its owner would have ended it.
+-- name: overdue
+select r.run_id from runs r
+where r.ended_at is null and r.deadline_at <= :older_than
+  and (r.state in ('sleeping', 'waiting', 'awaiting_approval')
+       or (r.state in ('pending', 'retrying') and r.compensations = 0))
+  and not exists (select 1 from concurrency_leases c where c.run_id = r.run_id)
+order by r.deadline_at limit :limit
+
 -- name: stale_claims
 select distinct w.run_id from waits w
 where w.status = 'waking' and w.claimed_at < :older_than

@@ -1,4 +1,4 @@
-"""The engine as programs open it: `async with ironflow.open(...)`, or `with` for scripts; and the handle of a run.
+"""The engine as programs open it: `async with ironflow.open(...)`, or `with` for scripts.
 
 Translation only: every method is one call of a command, a read, or a wait. The synchronous form runs the same engine
 on a loop in a thread (`engine.wait(coroutine)`); there are no twin classes.
@@ -9,28 +9,25 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
-from ironflow.codec.exceptions import decode_error
 from ironflow.codec.values import parse
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
-from ironflow.engine import commands
+from ironflow.engine import commands, guard
 from ironflow.engine.commands import Start
 from ironflow.engine.history import History
 from ironflow.engine.registry import Registry
-from ironflow.engine.why import Hold, holds
-from ironflow.errors import RunCancelled, RunFailed, RunNotFound, RunPaused
+from ironflow.errors import RunNotFound
 from ironflow.model import journal as j
 from ironflow.model import run as runs
-from ironflow.model.journal import Event, StepView, fold
+from ironflow.model.journal import fold
 from ironflow.model.run import RunRow
 from ironflow.model.transition import EXISTS, LOST
+from ironflow.runtime.handle import Run, RunView
+from ironflow.runtime.thread import LoopThread
 from ironflow.store import connect
 from ironflow.store.base import RunFilter, Store
 from ironflow.worker.embedded import Worker
@@ -42,99 +39,6 @@ T = TypeVar("T")
 
 #: How long a wait for a run of another process pauses between two looks, seconds: from, to.
 LOOK = (0.01, 0.5)
-
-
-@dataclass(slots=True)
-class RunView:
-    """A run as it stands: its row, and what its journal says."""
-
-    row: RunRow
-    steps: dict[str, StepView]
-    input: Any
-    output: Any
-    error: dict[str, Any] | None
-
-    @property
-    def run_id(self) -> str:
-        return self.row.run_id
-
-    @property
-    def state(self) -> str:
-        return self.row.state
-
-
-class Run(Generic[Out]):
-    """The handle of one run. Waiting for it never harms it."""
-
-    def __init__(
-        self, engine: Engine, run_id: str, workflow: Workflow[Any, Out] | None, created: bool = True
-    ) -> None:
-        self.engine = engine
-        self.id = run_id
-        self.workflow = workflow
-        #: False if the run existed already (same id or idempotency key)
-        self.created = created
-
-    async def result(self, *, timeout: float | None = None) -> Out:
-        """The run's output.
-
-        Args:
-            timeout: seconds to wait; None waits for ever.
-
-        Raises:
-            RunFailed: it failed; raised from the original error.
-            RunCancelled, RunPaused: it was cancelled, or is held for a person.
-            TimeoutError: it did not end in time. It goes on all the same.
-        """
-        async with asyncio.timeout(timeout):
-            state, payload = await self.engine._ended(self.id)
-        data = parse(payload) if payload else {}
-        if state in (runs.COMPLETED, runs.WARNING):
-            if self.workflow is None:
-                output: Out = data.get("output")
-                return output
-            return self.workflow.spec.output.validate(data.get("output"))  # type: ignore[no-any-return]
-        if state == runs.FAILED:
-            error = decode_error(data["error"])
-            message = f"run {self.id} failed: {type(error).__name__}: {error}"
-            raise RunFailed(message, run_id=self.id, failure=data["error"]) from error
-        if state == runs.CANCELLED:
-            raise RunCancelled(f"run {self.id} was cancelled", run_id=self.id)
-        row = await self.engine.store.run(self.id)
-        reason = row.reason if row is not None else None
-        raise RunPaused(f"run {self.id} is paused: {reason or 'by an operator'}", run_id=self.id)
-
-    async def status(self) -> RunView:
-        """The run as it stands."""
-        return await self.engine.get(self.id)
-
-    async def why(self) -> list[Hold]:
-        """Every reason why the run is not executing, with the earliest time at which it can lift."""
-        return await holds(self.engine.store, self.id)
-
-    async def journal(self) -> AsyncIterator[JournalEvent]:
-        """The events so far, in order."""
-        for event in await self.engine.store.journal(self.id):
-            yield event
-
-    async def cancel(self, *, force: bool = False) -> bool:
-        """End the run; `force` skips its compensations. Returns whether anything changed."""
-        return await self.engine.cancel(self.id, force=force)
-
-    async def pause(self) -> bool:
-        """Hold the run where it is."""
-        return await self.engine.pause(self.id)
-
-    async def resume(self) -> bool:
-        """Let a paused run go on."""
-        return await self.engine.resume(self.id)
-
-    async def retry(self) -> bool:
-        """Reopen a failed or cancelled run."""
-        return await self.engine.retry(self.id)
-
-
-JournalEvent = Event
 
 
 class Engine:
@@ -161,12 +65,13 @@ class Engine:
         self.store: Store
         self.worker: Worker | None = None
         self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tuple(tags), strict
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
         self.actor = _actor()
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Engine:
+        guard.install()
         self.store = await connect(self.url, settings=self.settings)
         if self._with_worker:
             self.worker = Worker(
@@ -198,7 +103,7 @@ class Engine:
         await self.store.close()
 
     def __enter__(self) -> Engine:
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         try:
             self._thread.run(self.__aenter__())
         except BaseException:
@@ -218,72 +123,36 @@ class Engine:
     def wait(self, aw: Awaitable[T]) -> T:
         """Run a coroutine of this engine from a script: `engine.wait(engine.run(order, o))`."""
         if self._thread is None:
-            raise RuntimeError(
-                "engine.wait is for `with ironflow.open(...)`; inside `async with`, await it instead"
-            )
+            raise RuntimeError("engine.wait is for `with ironflow.open(...)`; inside `async with`, await it instead")
         return self._thread.run(aw)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    async def start(
-        self,
-        wf: Workflow[In, Out],
-        input: In = None,  # type: ignore[assignment]
-        /,
-        *,
-        id: str | None = None,
-        idempotency_key: str | None = None,
-        concurrency_key: str | None = None,
-        priority: int | None = None,
-        labels: Mapping[str, str] | None = None,
-        worker_tags: Sequence[str] = (),
-        limits: Mapping[str, int] | None = None,
-        at: datetime | None = None,
-        deadline: datetime | None = None,
-    ) -> Run[Out]:
+    @overload
+    async def start(self, wf: Workflow[None, Out], input: None = None, /, **options: Unpack[Start]) -> Run[Out]: ...
+    @overload
+    async def start(self, wf: Workflow[In, Out], input: In, /, **options: Unpack[Start]) -> Run[Out]: ...
+    async def start(self, wf: Workflow[Any, Any], input: Any = None, /, **options: Unpack[Start]) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
         Args:
             wf: the workflow.
             input: its one input.
-            id: the run's id; starting an id again gives the run that has it.
-            idempotency_key: the same key and input give the same run.
-            concurrency_key: refused while a live run holds it.
-            priority: −100…100, higher first; the workflow's own if None.
-            labels: shown, and selected by, in lists.
-            worker_tags: tags a worker must carry, added to the workflow's own.
-            limits: at most so many runs of these groups execute at once.
-            at: not before this time (aware).
-            deadline: the run fails if it has not ended by then (aware).
+            options: see :class:`ironflow.engine.commands.Start`.
 
         Raises:
             InvalidInput, InvalidPriority, IdempotencyKeyConflict, ConcurrencyConflict: nothing was started.
         """
-        options = Start(
-            id,
-            idempotency_key,
-            concurrency_key,
-            priority,
-            labels or {},
-            worker_tags,
-            limits or {},
-            at,
-            deadline,
-        )
         self._know(wf)
         store = self.store
-        row, created, lanes = commands.new_run(
-            wf.spec, input, options, store.now(), self.settings.max_payload_bytes
-        )
+        row, created, lanes = commands.new_run(wf.spec, input, options, store.now(), self.settings.max_payload_bytes)
         answer = None
         if self._fits_here(row, lanes):
             assert self.worker is not None
             history = History()
             history.input, history.started_at = parse(created)["input"], row.created_at
             answer = await self.worker.start_here(row, created, history)
-            if (
-                answer == LOST
-            ):  # the workflow is paused: the run is created all the same, and waits in the queue
+            if answer == LOST:  # the workflow is paused: the run is created all the same, and waits in the queue
                 row, created, lanes = commands.new_run(
                     wf.spec, input, options, store.now(), self.settings.max_payload_bytes
                 )
@@ -297,9 +166,13 @@ class Engine:
             return Run(self, held.run_id, wf, created=False)
         return Run(self, row.run_id, wf)
 
-    async def run(self, wf: Workflow[In, Out], input: In = None, /, **start: Any) -> Out:  # type: ignore[assignment]
+    @overload
+    async def run(self, wf: Workflow[None, Out], input: None = None, /, **options: Unpack[Start]) -> Out: ...
+    @overload
+    async def run(self, wf: Workflow[In, Out], input: In, /, **options: Unpack[Start]) -> Out: ...
+    async def run(self, wf: Workflow[Any, Any], input: Any = None, /, **options: Unpack[Start]) -> Any:
         """Start a run and wait for its output."""
-        return await (await self.start(wf, input, **start)).result()
+        return await (await self.start(wf, input, **options)).result()
 
     def _know(self, wf: Workflow[Any, Any]) -> None:
         if wf.name not in self.registry:
@@ -418,26 +291,6 @@ class Engine:
         return row.state, None
 
 
-class _LoopThread:
-    """A loop in a thread, for the synchronous form."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ironflow-loop", daemon=True)
-        self._thread.start()
-
-    def run(self, aw: Awaitable[T]) -> T:
-        async def await_it() -> T:
-            return await aw
-
-        return asyncio.run_coroutine_threadsafe(await_it(), self._loop).result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 def open(
     url: str | None = None,
     *,
@@ -457,17 +310,23 @@ def open(
         threads: `def` steps that execute here at once.
         settings: everything else; see the reference.
     """
-    return Engine(
-        url, workflows=workflows, worker=worker, concurrency=concurrency, threads=threads, settings=settings
-    )
+    return Engine(url, workflows=workflows, worker=worker, concurrency=concurrency, threads=threads, settings=settings)
 
 
+@overload
 def run(
-    wf: Workflow[In, Out], input: In = None, /, *, url: str = "sqlite:///ironflow.db", **start: Any
-) -> Out:  # type: ignore[assignment]
+    wf: Workflow[None, Out], input: None = None, /, *, url: str = "sqlite:///ironflow.db", **options: Unpack[Start]
+) -> Out: ...
+@overload
+def run(
+    wf: Workflow[In, Out], input: In, /, *, url: str = "sqlite:///ironflow.db", **options: Unpack[Start]
+) -> Out: ...
+def run(
+    wf: Workflow[Any, Any], input: Any = None, /, *, url: str = "sqlite:///ironflow.db", **options: Unpack[Start]
+) -> Any:
     """Run a workflow from a script and return its output: one line, durable."""
     with open(url, workflows=[wf]) as engine:
-        return engine.wait(engine.run(wf, input, **start))
+        return engine.wait(engine.run(wf, input, **options))
 
 
 def _actor() -> str:

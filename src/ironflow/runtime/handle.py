@@ -1,0 +1,110 @@
+"""The handle of one run, and a run as it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ironflow.codec.exceptions import decode_error
+from ironflow.codec.values import parse
+from ironflow.context.workflows import Workflow
+from ironflow.engine.why import Hold, holds
+from ironflow.errors import RunCancelled, RunFailed, RunPaused
+from ironflow.model import run as runs
+from ironflow.model.journal import Event, StepView
+from ironflow.model.run import RunRow
+
+if TYPE_CHECKING:
+    from ironflow.runtime.engine import Engine
+
+Out = TypeVar("Out")
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run as it stands: its row, and what its journal says."""
+
+    row: RunRow
+    steps: dict[str, StepView]
+    input: Any
+    output: Any
+    error: dict[str, Any] | None
+
+    @property
+    def run_id(self) -> str:
+        return self.row.run_id
+
+    @property
+    def state(self) -> str:
+        return self.row.state
+
+
+class Run(Generic[Out]):
+    """The handle of one run. Waiting for it never harms it."""
+
+    def __init__(self, engine: Engine, run_id: str, workflow: Workflow[Any, Out] | None, created: bool = True) -> None:
+        self.engine = engine
+        self.id = run_id
+        self.workflow = workflow
+        #: False if the run existed already (same id or idempotency key)
+        self.created = created
+
+    async def result(self, *, timeout: float | None = None) -> Out:
+        """The run's output.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
+
+        Raises:
+            RunFailed: it failed; raised from the original error.
+            RunCancelled, RunPaused: it was cancelled, or is held for a person.
+            TimeoutError: it did not end in time. It goes on all the same.
+        """
+        async with asyncio.timeout(timeout):
+            state, payload = await self.engine._ended(self.id)
+        data = parse(payload) if payload else {}
+        if state in (runs.COMPLETED, runs.WARNING):
+            output: Any = data.get("output")
+            if self.workflow is not None:
+                output = self.workflow.spec.output.validate(output)
+            return output  # type: ignore[no-any-return]
+        if state == runs.FAILED:
+            error = decode_error(data["error"])
+            message = f"run {self.id} failed: {type(error).__name__}: {error}"
+            raise RunFailed(message, run_id=self.id, failure=data["error"]) from error
+        if state == runs.CANCELLED:
+            raise RunCancelled(f"run {self.id} was cancelled", run_id=self.id)
+        row = await self.engine.store.run(self.id)
+        reason = row.reason if row is not None else None
+        raise RunPaused(f"run {self.id} is paused: {reason or 'by an operator'}", run_id=self.id)
+
+    async def status(self) -> RunView:
+        """The run as it stands."""
+        return await self.engine.get(self.id)
+
+    async def why(self) -> list[Hold]:
+        """Every reason why the run is not executing, with the earliest time at which it can lift."""
+        return await holds(self.engine.store, self.id)
+
+    async def journal(self) -> AsyncIterator[Event]:
+        """The events so far, in order."""
+        for event in await self.engine.store.journal(self.id):
+            yield event
+
+    async def cancel(self, *, force: bool = False) -> bool:
+        """End the run; `force` skips its compensations. Returns whether anything changed."""
+        return await self.engine.cancel(self.id, force=force)
+
+    async def pause(self) -> bool:
+        """Hold the run where it is."""
+        return await self.engine.pause(self.id)
+
+    async def resume(self) -> bool:
+        """Let a paused run go on."""
+        return await self.engine.resume(self.id)
+
+    async def retry(self) -> bool:
+        """Reopen a failed or cancelled run."""
+        return await self.engine.retry(self.id)
