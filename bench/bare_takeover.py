@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 def hold() -> None:
     """Take a lock and keep it until killed."""
-    with open(input(), "w") as file:
+    with Path(input()).open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         print("held", flush=True)
         sys.stdin.read()
@@ -45,7 +45,7 @@ async def take(url: str) -> None:
         await (await bare.ready(script.begin(run_ids)))()
         commits = [await bare.ready(script.recover(run_ids)), await bare.ready(script.take_again(run_ids))]
         print("waiting", flush=True)
-        with open(line.strip(), "w") as file:
+        with Path(line.strip()).open("w") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
             await timed(commits)
             print(time.monotonic_ns(), flush=True)

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
 
-from ironflow.store.rows import LEASE_COLUMNS, QUEUE_COLUMNS, RUN_COLUMNS, WAIT_COLUMNS
-
 from bench.script import Record, Writes
+from ironflow.store.rows import LEASE_COLUMNS, QUEUE_COLUMNS, RUN_COLUMNS, WAIT_COLUMNS
 
 COLUMNS = {
     "runs": RUN_COLUMNS,
@@ -90,9 +89,7 @@ class SqliteFloor:
         ends = [(state, 1, run_id) for run_id, state, ended in writes.states if ended]
         moves = [(state, run_id) for run_id, state, ended in writes.states if not ended]
         if ends:
-            jobs.append(
-                ("update runs set state = ?, ended_at = ?, lease_token_hash = null where run_id = ?", ends)
-            )
+            jobs.append(("update runs set state = ?, ended_at = ?, lease_token_hash = null where run_id = ?", ends))
         if moves:
             jobs.append(("update runs set state = ?, execution_seq = execution_seq + 1 where run_id = ?", moves))
         for table, ids in writes.deletes.items():
@@ -145,9 +142,7 @@ class PostgresFloor:
         values: list[Any] = []
         for table, records in writes.inserts.items():
             source = self._spelled if len(records) <= self.SPELLED else self._arrays
-            parts.append(
-                f"insert into {table} ({', '.join(COLUMNS[table])}) {source(table, records, values)}"
-            )
+            parts.append(f"insert into {table} ({', '.join(COLUMNS[table])}) {source(table, records, values)}")
         for ended, setting in (
             (True, "ended_at = 1, lease_token_hash = null"),
             (False, "execution_seq = execution_seq + 1"),
@@ -156,8 +151,7 @@ class PostgresFloor:
             if chosen:
                 values += [chosen[0][1], [run_id for run_id, _ in chosen]]
                 parts.append(
-                    f"update runs set state = ${len(values) - 1}, {setting}"
-                    f" where run_id = any(${len(values)}::text[])"
+                    f"update runs set state = ${len(values) - 1}, {setting} where run_id = any(${len(values)}::text[])"
                 )
         for table, ids in writes.deletes.items():
             values.append(ids)
@@ -205,5 +199,3 @@ class PostgresFloor:
 
 def _marks(count: int) -> str:
     return ", ".join("?" * count)
-
-

@@ -19,9 +19,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ironflow
-from ironflow import Context
-
 from bench.workflows import add_one
+from ironflow import Context
 
 _sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 

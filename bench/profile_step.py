@@ -24,10 +24,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import ironflow  # noqa: E402
-from bench.driving import side_by_side  # noqa: E402
-from bench.stores import STORES, Place  # noqa: E402
-from bench.workflows import ALL, chain  # noqa: E402
+import ironflow
+from bench.driving import side_by_side
+from bench.stores import STORES, Place
+from bench.workflows import ALL, chain
 
 STEPS = 5
 

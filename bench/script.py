@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ironflow
+from bench.stores import Place
+from bench.workflows import ALL
 from ironflow import Workflow
 from ironflow.model import ids
 from ironflow.model import journal as j
@@ -21,9 +23,6 @@ from ironflow.model.capacity import LeaseRow, QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
-
-from bench.stores import Place
-from bench.workflows import ALL
 
 Record = tuple[Any, ...]
 

@@ -60,9 +60,7 @@ class Place:
     def _start_server(self) -> None:
         # The server may run as another user, who needs to reach its data below our private folder.
         self.folder.chmod(0o755)
-        self._server = PostgresServer(
-            self.folder / "data", fsync=True, settings={"synchronous_commit": "on"}
-        )
+        self._server = PostgresServer(self.folder / "data", fsync=True, settings={"synchronous_commit": "on"})
         self._server.start()
 
     def _remove(self) -> None:

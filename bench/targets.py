@@ -22,9 +22,7 @@ class Target:
     def met(self, value: float, ratio: float | None) -> bool:
         """Whether a measured value, or its ratio to the floor, reaches this."""
         if self.less_is_better:
-            return value <= self.figure or (
-                ratio is not None and self.share is not None and ratio <= self.share
-            )
+            return value <= self.figure or (ratio is not None and self.share is not None and ratio <= self.share)
         return value >= self.figure or (ratio is not None and self.share is not None and ratio >= self.share)
 
     def __str__(self) -> str:
@@ -60,5 +58,3 @@ def target(work: str, store: str, variant: str) -> Target | None:
     """The target of a row, or None for one that is only shown."""
     both = _TARGETS.get((work, variant))
     return None if both is None else both[STORES.index(store)]
-
-

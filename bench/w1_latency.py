@@ -9,7 +9,6 @@ from __future__ import annotations
 from time import perf_counter
 
 import ironflow
-
 from bench.floor import each_timed, open_floor
 from bench.measure import Figures, Row, Scale, interleaved, percentile, rows
 from bench.script import Script, new_ids
@@ -28,9 +27,7 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
 
     async def floor(url: str) -> Figures:
         bare = await open_floor(url)
-        commits = [
-            await bare.ready(writes) for run_id in new_ids(warm_up + runs) for writes in script.whole([run_id])
-        ]
+        commits = [await bare.ready(writes) for run_id in new_ids(warm_up + runs) for writes in script.whole([run_id])]
         seconds = await each_timed(commits)
         await bare.close()
         pairs = [sum(seconds[i : i + 2]) for i in range(0, len(seconds), 2)]

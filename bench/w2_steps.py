@@ -10,7 +10,6 @@ import statistics
 from time import perf_counter
 
 import ironflow
-
 from bench.floor import open_floor, timed
 from bench.measure import Figures, Row, Scale, interleaved, rows
 from bench.script import Script, new_ids

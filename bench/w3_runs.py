@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any
 
 import ironflow
-
 from bench.driving import completed, drained, side_by_side
 from bench.floor import open_floor, timed
 from bench.measure import Figures, Row, Scale, interleaved, rows

@@ -9,7 +9,6 @@ from __future__ import annotations
 from time import perf_counter
 
 import ironflow
-
 from bench.driving import side_by_side
 from bench.floor import open_floor, timed
 from bench.measure import Figures, Row, Scale, interleaved, rows

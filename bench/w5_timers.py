@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import ironflow
-
 from bench import workflows
 from bench.driving import completed, drained, side_by_side
 from bench.floor import Floor, open_floor, timed
@@ -149,7 +148,5 @@ async def _floor_herd(bare: Floor, script: Script, count: int) -> float:
     run_ids = new_ids(count)
     groups = [run_ids[i : i + SLOTS] for i in range(0, count, SLOTS)]
     await timed([await bare.ready(script.begin_asleep(group, [0] * len(group))) for group in groups])
-    commits = [
-        await bare.ready(writes) for group in groups for writes in (script.wake(group, 1), script.finish(group))
-    ]
+    commits = [await bare.ready(writes) for group in groups for writes in (script.wake(group, 1), script.finish(group))]
     return await timed(commits)

@@ -25,7 +25,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import ironflow
-
 from bench.holding import held
 from bench.measure import Figures, Row, Scale, note, percentile, rows
 from bench.script import Script

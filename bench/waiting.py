@@ -1,6 +1,6 @@
 """A worker process that measures its own memory: idle after some work, and with sleeping runs.
 
-    python bench/waiting.py URL RUNS        prints the growth in MB
+python bench/waiting.py URL RUNS        prints the growth in MB
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ironflow
-
 from bench.driving import side_by_side
 from bench.workflows import ALL, chain, sleeper
 

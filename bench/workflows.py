@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import ironflow
-from ironflow import Context
+from ironflow import Context, Workflow
 
 #: Who wants to know that a body has started: (run_id, time.time() at its first line).
 on_start: list[Callable[[str, float], None]] = []
@@ -49,4 +50,4 @@ async def sprinter(ctx: Context) -> None:
     await started(ctx.run_id)
 
 
-ALL = [chain, sleeper, sprinter]
+ALL: list[Workflow[Any, Any]] = [chain, sleeper, sprinter]

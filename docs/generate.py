@@ -15,11 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from ironflow import config
 from ironflow.cli import exits
-from ironflow.cli.app import build
+from ironflow.cli.app import command as whole_command
 from ironflow.duration import format_ms
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
@@ -167,7 +165,7 @@ def _role(kind: str) -> str:
 
 
 def _cli() -> list[str]:
-    command = typer.main.get_command(build())
+    command = whole_command()
     codes = ((str(code), meaning) for code, meaning in exits.MEANINGS.items())
     lines = ["# The command line", "", *_help_text(command), ""]
     lines += ["Every command ends with one of these exit codes:", "", *_table(("code", "meaning"), codes), ""]

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from ironflow.model import journal as j
 from ironflow.model.journal import Event
 from ironflow.testing.postgres import PostgresServer
 
-# ---- the workflow: what it does follows from its input, and so does what must come out ---------------------------------
+# ---- the workflow: what it does follows from its input, and so does what must come out
 
 #: Calls in one run, least and most.
 LENGTH = (5, 15)
@@ -122,7 +122,7 @@ async def work(url: str) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-# ---- the checks ----------------------------------------------------------------------------------------------------------
+# ---- the checks
 
 
 def check_effects(events: Sequence[Event], effects: Iterable[Sequence[Any]]) -> list[str]:
@@ -154,7 +154,7 @@ def check_effects(events: Sequence[Event], effects: Iterable[Sequence[Any]]) -> 
     return wrong
 
 
-# ---- the load and the killer -----------------------------------------------------------------------------------------------
+# ---- the load and the killer
 
 
 @dataclass(slots=True)
@@ -280,7 +280,9 @@ async def soak(url: str, folder: Path, options: argparse.Namespace) -> int:
         test = Soak(url, effects, options, random.Random(options.seed), engine)
         await test.execute()
         wrong = await test.wrong()
-        print(f"{engine.store.dialect}, seed {options.seed}: {await test.summary()}, {time.monotonic() - started:.0f} s")
+        print(
+            f"{engine.store.dialect}, seed {options.seed}: {await test.summary()}, {time.monotonic() - started:.0f} s"
+        )
     for message in wrong[:20]:
         print(f"  WRONG {message}")
     if len(wrong) > 20:
@@ -300,7 +302,7 @@ async def on_postgres(folder: Path, options: argparse.Namespace) -> int:
         return await soak(server.create_database("soak"), folder, options)
 
 
-STORES: dict[str, Callable[[Path, argparse.Namespace], Awaitable[int]]] = {
+STORES: dict[str, Callable[[Path, argparse.Namespace], Coroutine[Any, Any, int]]] = {
     "sqlite": on_sqlite,
     "postgres": on_postgres,
 }

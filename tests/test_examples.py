@@ -147,7 +147,7 @@ ironflow.run(payment.take_order, order, url=sys.argv[3], id="order-A-1")
 def die_in(step: str, shop: Path, url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DIES, step, str(shop), url],
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         timeout=60,
         check=False,

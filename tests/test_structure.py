@@ -42,6 +42,7 @@ TIERS = {
     "ironflow.server": 6,
     "ironflow.client": 6,
     "ironflow": 7,  # the public names, gathered from everywhere below
+    "ironflow.demo": 7,  # a program on the public names; the command line starts it
     "ironflow.cli": 8,
     "ironflow.mcp": 8,
     "ironflow.__main__": 9,
@@ -52,13 +53,14 @@ PURE = ("ironflow.model", "ironflow.engine.instance")
 IMPURE_MODULES = {"time", "random", "uuid", "threading", "secrets", "asyncpg", "sqlite3"}
 
 DRIVERS = {"asyncpg", "sqlite3"}
-DRIVER_HOMES = re.compile(r"ironflow\.(store\.(_?sqlite|_?postgres)\w*(\.\w+)*|testing\._?\w+)")
+# `demo.ingest` is an example for users, with a database of its own that has nothing to do with the store.
+DRIVER_HOMES = re.compile(r"ironflow\.(store\.(_?sqlite|_?postgres)\w*(\.\w+)*|testing\._?\w+|demo\.ingest)")
 
 SQL = re.compile(
     r"\s*(select\s.+\sfrom\s|insert\s+(or\s+\w+\s+)?into\s|update\s+\w+\s+set\s|delete\s+from\s|with\s+\w+\s.*\bas\s.*\()",
     re.IGNORECASE | re.DOTALL,
 )
-SQL_HOMES = ("ironflow.store", "ironflow.testing")
+SQL_HOMES = ("ironflow.store", "ironflow.testing", "ironflow.demo.ingest")
 
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60

@@ -134,6 +134,16 @@ def eventually(true: Callable[[], Any], what: str, seconds: float = 30) -> Any:
     raise AssertionError(f"never came true: {what}")
 
 
+@pytest.fixture(autouse=True)
+def _fresh_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test's files are imported anew, although their names are the same."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
 @pytest.fixture
 def flows(tmp_path: Path) -> Path:
     file = tmp_path / "flows_of_test.py"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ from ironflow import Context, workflow
 @workflow
 async def only(ctx: Context) -> str: return __name__
 """
-
-
-@pytest.fixture(autouse=True)
-def _fresh_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = set(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -134,9 +124,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ("broken_d.py", "import sys\nsys.exit(3)", r"broken_d\.py:2: SystemExit"),
     ],
 )
-def test_a_module_that_raises_is_reported_with_its_line(
-    tmp_path: Path, name: str, text: str, says: str
-) -> None:
+def test_a_module_that_raises_is_reported_with_its_line(tmp_path: Path, name: str, text: str, says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
         load(write(tmp_path, name, text))
 

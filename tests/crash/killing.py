@@ -62,7 +62,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# ---- the workflow -----------------------------------------------------------------------------------------------------
+# ---- the workflow
 
 
 def _effect(name: str) -> ironflow.StepInfo:
@@ -124,7 +124,7 @@ OUTPUT = ["A", "B", "C", "D", "E"]
 BODIES = ("a/1", "b/1", "c/1", "d/1", "d/2", "e/1")
 
 
-# ---- the store that dies -----------------------------------------------------------------------------------------------
+# ---- the store that dies
 
 
 class KillingStore:
@@ -161,7 +161,7 @@ class KillingStore:
         return result
 
     def _before(self) -> int:
-        number = next(self._numbers)
+        number: int = next(self._numbers)
         if self._case.when == BEFORE and self._case.commit == number:
             die()
         return number
@@ -171,7 +171,7 @@ class KillingStore:
             die()
 
 
-# ---- the child and its nursery -----------------------------------------------------------------------------------------
+# ---- the child and its nursery
 
 
 async def execute(case: Case) -> None:
@@ -180,7 +180,7 @@ async def execute(case: Case) -> None:
     async def killing_connect(url: str, **options: Any) -> KillingStore:
         return KillingStore(await connect(url, **options), case)
 
-    ironflow.runtime.engine.connect = killing_connect  # type: ignore[assignment]
+    ironflow.runtime.engine.connect = killing_connect  # type: ignore[attr-defined]
     async with ironflow.open(case.url, workflows=[journey]) as engine:
         run = await engine.start(journey, "a", id=case.run_id)
         assert await run.result(timeout=30) == OUTPUT

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash import killing
+from tests.crash.killing import AFTER, BEFORE, BODIES, OUTPUT, SURVIVED, Case, Nursery, journey
 
 import ironflow
 from ironflow.engine import doctor
 from ironflow.model import journal as j
 from ironflow.model.journal import Event, fold
-from tests.crash import killing
-from tests.crash.killing import AFTER, BEFORE, BODIES, OUTPUT, SURVIVED, Case, Nursery, journey
 
 #: More commits than the workflow can take: if it takes these, the search for its last one has gone astray.
 MOST_COMMITS = 40

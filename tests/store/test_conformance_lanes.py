@@ -152,7 +152,7 @@ async def test_two_nodes_that_race_never_over_admit(store: Store, store_url: str
 
     async def node(one: Store, name: str) -> None:
         nonlocal worst
-        one.live_segments = 4  # type: ignore[attr-defined]
+        one.live_segments = 4
         for _ in range(400):
             if len(done) == count:
                 return

@@ -144,7 +144,7 @@ async def test_a_store_opened_for_reading_writes_nothing(sqlite_url: str, open_s
         await answer(reading, start("r2"))
     with pytest.raises(StoreReadOnly):
         await reading.decide(["r1"], lambda locked: None)
-    reading.live_segments = 9  # type: ignore[attr-defined]
+    reading.live_segments = 9
     with pytest.raises(StoreReadOnly):
         await answer(reading, start("r2"))
     assert await writing.run("r2") is None
@@ -164,10 +164,10 @@ async def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(sqlite
     writing.execute(f"pragma max_page_count={pages}")
     big = append("r1", 4)
     big.events[0].payload = "x" * 5_000_000
-    sqlite.live_segments = 2  # type: ignore[attr-defined]
+    sqlite.live_segments = 2
     found = await asyncio.gather(sqlite.submit(big), sqlite.submit(append("r2", 4)), return_exceptions=True)  # type: ignore[arg-type]
     assert isinstance(found[0], StoreFull)
-    sqlite.live_segments = 0  # type: ignore[attr-defined]
+    sqlite.live_segments = 0
     with pytest.raises(StoreFull, match="disk is full"):
         await answer(sqlite, big)
     writing.execute("pragma max_page_count=1000000")
@@ -195,7 +195,7 @@ async def test_a_foreign_program_that_keeps_the_file_is_an_error_and_no_hang(
     other = other_program(sqlite)
     other.execute("begin immediate")
     for live in (0, 5):
-        sqlite.live_segments = live  # type: ignore[attr-defined]
+        sqlite.live_segments = live
         with pytest.raises(StoreUnreachable, match="locked by another program"):
             await answer(sqlite, append("r1", 4))
         with pytest.raises(StoreUnreachable):
@@ -212,7 +212,7 @@ async def test_another_process_that_keeps_its_turn_is_an_error_and_no_hang(
     turn = sqlite._turnstile  # type: ignore[attr-defined]
     monkeypatch.setattr(type(turn), "acquire", _impatient(turnstile.Turnstile.acquire))
     turn._mutex.acquire()
-    sqlite.live_segments = 5  # type: ignore[attr-defined]
+    sqlite.live_segments = 5
     with pytest.raises(StoreUnreachable, match="has been writing"):
         await answer(sqlite, append("r1", 4))
     turn._mutex.release()
@@ -231,7 +231,7 @@ async def test_a_lone_caller_is_answered_on_the_spot_and_a_crowd_is_not(sqlite: 
     await answer(sqlite, start("r1"))
     sqlite._committer._mean = 0.0  # type: ignore[attr-defined]
     assert sqlite.submit(append("r1", 4)) == APPLIED
-    sqlite.live_segments = 2  # type: ignore[attr-defined]
+    sqlite.live_segments = 2
     assert await sqlite.submit(append("r1", 5)) == APPLIED  # type: ignore[misc]
 
 
@@ -368,7 +368,7 @@ async def test_two_stores_of_one_process_share_one_turnstile(sqlite: Store, sqli
     assert sqlite._turnstile is other._turnstile  # type: ignore[attr-defined]
     stores = [sqlite, other]
     for store in stores:
-        store.live_segments = 20  # type: ignore[attr-defined]
+        store.live_segments = 20
     found = await asyncio.gather(*[stores[n % 2].submit(start(f"r{n // 2}")) for n in range(40)])  # type: ignore[arg-type]
     assert sorted(found) == [APPLIED] * 20 + [EXISTS] * 20
     await other.close()

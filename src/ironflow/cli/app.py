@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import typer
 
 from ironflow.cli import (
@@ -22,8 +25,9 @@ from ironflow.cli import (
 _EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items()) + "."
 
 
-def build() -> typer.Typer:
-    """Put the commands together."""
+@functools.cache
+def command() -> Any:
+    """The whole command, ready to be called with words. Made once: typer changes what it is made of."""
     app = typer.Typer(
         name="ironflow",
         no_args_is_help=True,
@@ -35,12 +39,12 @@ def build() -> typer.Typer:
     app.command()(run.run)
     app.command()(worker.worker)
     app.command()(demo.demo)
-    for command in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
-        runs.app.command()(command)
+    for verb in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
+        runs.app.command()(verb)
     app.add_typer(runs.app, name="runs")
     app.add_typer(workflows.app, name="workflows")
     app.add_typer(capacity.app, name="capacity")
     app.command()(audit.audit)
     app.command()(doctor.doctor)
     app.command()(version.version)
-    return app
+    return typer.main.get_command(app)

@@ -42,11 +42,11 @@ def _run(argv: list[str]) -> int:
     import typer
 
     from ironflow.cli import exits
-    from ironflow.cli.app import build
+    from ironflow.cli.app import command
 
     as_json = "--json" in argv
     try:
-        code = typer.main.get_command(build()).main(argv, prog_name="ironflow", standalone_mode=False)
+        code = command().main(argv, prog_name="ironflow", standalone_mode=False)
     except typer.Abort:
         return _interrupted()
     except KeyboardInterrupt:

@@ -64,9 +64,7 @@ def _place(db: str | None, postgres: bool) -> Iterator[tuple[str, Path]]:
     with contextlib.ExitStack() as stack:
         # A run under way may still write while its folder is removed, when the demo is stopped with Ctrl-C.
         folder = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="ironflow-demo-", ignore_cleanup_errors=True)
-            )
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="ironflow-demo-", ignore_cleanup_errors=True))
         )
         if db is not None:
             url = db

@@ -128,11 +128,7 @@ def _reason(view: StepView, executed: int) -> str:
 
 def index_is_right(index: dict[str, str], root: Path, files: int) -> Check:
     """The index holds every file once, with the hash that the file has when it is read again."""
-    wrong = [
-        path
-        for path, digest in index.items()
-        if hashlib.sha256((root / path).read_bytes()).hexdigest() != digest
-    ]
+    wrong = [path for path, digest in index.items() if hashlib.sha256((root / path).read_bytes()).hexdigest() != digest]
     return Check(
         "the index holds every file once, with the right sha256",
         len(index) == files and not wrong,

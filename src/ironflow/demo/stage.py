@@ -164,9 +164,7 @@ class Stage:
         await self._until(ended, "the run to end")
         return await run.result(timeout=_PATIENCE_S)
 
-    async def _evidence(
-        self, run: Run[Summary], victim: WorkerProcess, killed_at: int, summary: Summary
-    ) -> Evidence:
+    async def _evidence(self, run: Run[Summary], victim: WorkerProcess, killed_at: int, summary: Summary) -> Evidence:
         await self._look(run)
         store = self.engine.store
         survivor = next(worker for worker in self.workers if worker is not victim)

@@ -38,13 +38,27 @@ class Owner(Protocol):
 class Body:
     """One try of one step, executing. `owner` and `step` change hands when a later segment adopts it."""
 
-    __slots__ = ("answer", "error", "head", "info", "owner", "result", "step", "task", "transaction", "try_no")
+    __slots__ = (
+        "answer",
+        "cancelled",
+        "error",
+        "head",
+        "info",
+        "owner",
+        "result",
+        "step",
+        "task",
+        "transaction",
+        "try_no",
+    )
 
     def __init__(self, owner: Owner | None, step: StepRun, head: RunHead) -> None:
         self.owner = owner
         self.step = step
         self.head = head
         self.try_no = step.try_no
+        #: it was asked to end: whatever it says now is not the step's result
+        self.cancelled = False
         self.info: StepInfo | None = None
         self.task: asyncio.Task[None] | None = None
         #: how it ended: an encoded result, or an error; `answer` holds what a `reconcile` said
@@ -56,10 +70,12 @@ class Body:
 
     def cancel(self) -> None:
         """Ask the body to end. A thread cannot be stopped: it sees `step_info().cancelled`."""
+        self.cancelled = True
         if self.info is not None:
             self.info.cancelled = True
-        if self.task is not None:
-            self.task.cancel()
+            # A task that was cancelled before its first step would end without a word, and its end is waited for.
+            if self.task is not None:
+                self.task.cancel()
 
 
 class Bodies:
@@ -90,6 +106,8 @@ class Bodies:
     async def _run(self, body: Body) -> None:
         step, spec, head = body.step, body.step.spec, body.head
         try:
+            if body.cancelled:
+                raise asyncio.CancelledError
             args, kwargs = spec.arguments.decode(step.args_text or "")
             info = body.info = StepInfo(
                 run_id=head.run_id,
@@ -130,9 +148,17 @@ class Bodies:
         if asyncio.iscoroutinefunction(fn):
             return await fn(*args, **kwargs)
         context = contextvars.copy_context()
-        return await self._loop.run_in_executor(
-            self._pool, functools.partial(context.run, _plain, fn, args, kwargs)
-        )
+        running = self._pool.submit(context.run, _plain, fn, args, kwargs)
+        ended = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped. Where the body was cancelled, its end is waited for, as was promised; where
+            # only its time is over, the next try must not wait for a thread that may never end.
+            info = current.get(None)
+            if not running.cancel() and info is not None and info.cancelled:
+                await asyncio.wait({ended})
+            raise
 
     async def _transact(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = body.step.spec

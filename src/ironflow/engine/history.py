@@ -1,12 +1,14 @@
 """A run's journal, indexed for replay.
 
-What it owns: for each step id what is recorded of it, and the facts in the order in which the workflow saw them. What
-it promises: the same journal always gives the same history, whoever reads it and whenever.
+What it owns: for each step id what is recorded of it, and the facts in the order in which the workflow saw
+them. What it promises: the same journal always gives the same history, whoever reads it and whenever.
 
-An attempt that failed leaves results behind. When the next attempt *resumes*, these are carried over: each is given
-to the workflow as soon as it asks for it, in the order of the journal, and one that is never asked for again is no
-divergence, since the new attempt may take another path where the old one failed. The steps that made the attempt fail
-are not carried, so they execute again. A *restart* carries nothing.
+An attempt that failed leaves results behind. When the next attempt *resumes*, these are carried over: each is
+given to the workflow as soon as it asks for it, in the order of the journal, and one that is never asked for
+again is no divergence, since the new attempt may take another path where the old one failed. The steps that
+made the attempt fail are not carried, so they execute again. Time and chance stay those of the attempt that
+is resumed, or a step would meet results that belong to other inputs than its own. A *restart* carries
+nothing, and has a clock and a seed of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +20,18 @@ from ironflow.codec.values import parse
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 
+# ---- what is recorded of a step last
 STARTED = "started"
 INTERRUPTED = "interrupted"
 RETRYING = "retrying"
 ENDED = "ended"
 CANCELLED = "cancelled"
+
+#: Recorded, begun, and without an end.
+OPEN = (STARTED, INTERRUPTED, RETRYING)
+
+#: Why a run pauses whose automatic attempts are used up; lifting that pause is what grants another one.
+ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
 
 class Recorded:
@@ -60,15 +69,22 @@ class History:
 
     __slots__ = (
         "asked_to_compensate",
+        "attempt",
+        "attempt_at",
+        "begun",
         "carried",
         "compensations",
+        "exhausted",
         "facts",
+        "failing",
+        "fresh",
+        "generation",
         "input",
         "last_seq",
         "notes",
-        "output",
         "patches",
         "recorded",
+        "registered",
         "retries",
         "slots",
         "started",
@@ -79,8 +95,18 @@ class History:
 
     def __init__(self) -> None:
         self.input: Any = None
+        #: where the clock of the code begins, ms: when its first segment did
         self.started_at = 0
+        #: a segment of the run has begun
         self.started = False
+        #: no segment has run this code since the creation or the last restart
+        self.fresh = True
+        #: a segment of the current attempt has begun, at `attempt_at` (ms)
+        self.begun = False
+        self.attempt_at = 0
+        self.attempt = 1
+        #: the attempt whose seed is used: the first one, or the last restart
+        self.generation = 1
         self.last_seq = 0
         self.recorded: dict[str, Recorded] = {}
         #: which id the current attempt recorded at a place (`scope/index`): another name there is a divergence
@@ -90,14 +116,18 @@ class History:
         self.timers: dict[str, int] = {}
         self.notes: set[tuple[str, str]] = set()
         self.patches: set[str] = set()
-        #: id of a registered compensation → its recorded call
-        self.compensations: dict[str, dict[str, Any]] = {}
-        self.output: Any = None
+        #: ids of registered compensations: all since the last restart, and those of the current attempt
+        self.compensations: set[str] = set()
+        self.registered: set[str] = set()
         self.warnings = 0
         #: attempts that failed and were followed by another, in this epoch
         self.retries = 0
         #: somebody asked for the end of the run and its compensations are to run
         self.asked_to_compensate = False
+        #: the recorded error of a run that is undoing what it did before it fails
+        self.failing: Any = None
+        #: the run is paused because its attempts are used up: what made the last one fail
+        self.exhausted: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> History:
@@ -117,13 +147,29 @@ class History:
             record = self.recorded[step_id] = Recorded(step_id)
         return record
 
+    def state(self, step_id: str) -> str | None:
+        """What is recorded of a step last, or None."""
+        record = self.recorded.get(step_id)
+        return None if record is None else record.state
+
+    def enter(self, at: int) -> None:
+        """A segment begins at `at`, ms. The first of an attempt sets the attempt's time, and the first of all
+        (or of a restart) the clock of the code: a timeout must not count the hours a run was queued.
+        """
+        self.started = True
+        if self.begun:
+            return
+        self.begun, self.attempt_at = True, at
+        if self.fresh:
+            self.fresh, self.started_at = False, max(self.started_at, at)
+
 
 def _created(h: History, e: Event, data: dict[str, Any]) -> None:
     h.input, h.started_at = data.get("input"), data.get("t", e.at)
 
 
-def _started(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.started = True
+def _entered(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.enter(data.get("t", e.at))
 
 
 def _step_started(h: History, e: Event, data: dict[str, Any]) -> None:
@@ -132,7 +178,7 @@ def _step_started(h: History, e: Event, data: dict[str, Any]) -> None:
     record.kind = data.get("kind", "tool")
     record.input_hash = data.get("input_hash")
     record.state = STARTED
-    h.slots[step_id.partition(":")[0]] = step_id
+    _take_slot(h, step_id)
 
 
 def _step_fact(h: History, e: Event, data: dict[str, Any]) -> None:
@@ -141,7 +187,7 @@ def _step_fact(h: History, e: Event, data: dict[str, Any]) -> None:
     record.state = ENDED
     record.ended_tries += 1
     record.tries_in_attempt += 1
-    h.slots[step_id.partition(":")[0]] = step_id
+    _take_slot(h, step_id)
     h.facts.append(Fact(e.seq, e.kind, step_id, data.get("t", e.at), data))
 
 
@@ -161,6 +207,15 @@ def _step_cancelled(h: History, e: Event, data: dict[str, Any]) -> None:
     if record.state == STARTED:
         record.ended_tries += 1
     record.state = CANCELLED
+
+
+def _step_skipped(h: History, e: Event, data: dict[str, Any]) -> None:
+    _take_slot(h, e.step_id or "")
+    _note(h, e, data)
+
+
+def _take_slot(h: History, step_id: str) -> None:
+    h.slots[step_id.partition(":")[0]] = step_id
 
 
 def _timer_started(h: History, e: Event, data: dict[str, Any]) -> None:
@@ -184,12 +239,8 @@ def _note(h: History, e: Event, data: dict[str, Any]) -> None:
 
 
 def _compensation(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.compensations[e.step_id or ""] = data
-    _note(h, e, data)
-
-
-def _output(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.output = data.get("output")
+    h.compensations.add(e.step_id or "")
+    h.registered.add(e.step_id or "")
     _note(h, e, data)
 
 
@@ -202,21 +253,46 @@ def _cancel_requested(h: History, e: Event, data: dict[str, Any]) -> None:
     h.asked_to_compensate = bool(data.get("compensate"))
 
 
+def _compensating(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.failing = data["error"]
+
+
+def _paused(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.exhausted = data if data.get("reason") == ATTEMPTS_EXHAUSTED else None
+
+
+def _unpaused(h: History, e: Event, data: dict[str, Any]) -> None:
+    if h.exhausted is not None:
+        _open_attempt(h, h.exhausted)
+        h.retries = 0
+
+
 def _next_attempt(h: History, e: Event, data: dict[str, Any]) -> None:
+    h.attempt += 1
     h.retries = h.retries + 1 if e.kind == j.RUN_RETRYING else 0
+    _open_attempt(h, data)
+
+
+def _open_attempt(h: History, data: dict[str, Any]) -> None:
+    h.begun = False
     h.slots.clear()
     h.timers.clear()
-    h.asked_to_compensate = False
+    h.registered.clear()
+    h.asked_to_compensate, h.failing, h.exhausted = False, None, None
     if data.get("mode", "resume") == "restart":
+        h.fresh, h.generation = True, h.attempt
         h.carried.clear()
         h.notes.clear()
         h.patches.clear()
+        h.compensations.clear()
         h.warnings = 0
         _forget(h, h.recorded)
     else:
-        blamed = set(data.get("failed_steps", ()))
-        kept = [*h.carried.values(), *h.facts]
-        h.carried = {fact.step_id: fact for fact in kept if fact.step_id not in blamed}
+        again = set(data.get("failed_steps", ()))
+        facts = [*h.carried.values(), *h.facts]
+        # What could not be undone is undone again should this attempt fail, too.
+        again |= {f.step_id for f in facts if f.kind == j.STEP_FAILED and f.step_id in h.compensations}
+        h.carried = {fact.step_id: fact for fact in facts if fact.step_id not in again}
         _forget(h, [step_id for step_id in h.recorded if step_id not in h.carried])
     h.facts.clear()
 
@@ -230,22 +306,26 @@ def _forget(h: History, step_ids: Iterable[str]) -> None:
 
 _INDEX: dict[str, Any] = {
     j.RUN_CREATED: _created,
-    j.RUN_STARTED: _started,
+    j.RUN_STARTED: _entered,
+    j.RUN_RESUMED: _entered,
+    j.RUN_PAUSED: _paused,
+    j.RUN_UNPAUSED: _unpaused,
     j.RUN_RETRYING: _next_attempt,
     j.RUN_REOPENED: _next_attempt,
     j.CANCEL_REQUESTED: _cancel_requested,
+    j.RUN_COMPENSATING: _compensating,
     j.STEP_STARTED: _step_started,
     j.STEP_COMPLETED: _step_fact,
     j.STEP_FAILED: _step_fact,
     j.STEP_RETRYING: _step_retrying,
     j.STEP_INTERRUPTED: _step_interrupted,
     j.STEP_CANCELLED: _step_cancelled,
-    j.STEP_SKIPPED: _note,
+    j.STEP_SKIPPED: _step_skipped,
     j.TIMER_STARTED: _timer_started,
     j.TIMER_FIRED: _timer_fired,
     j.VALUE_RECORDED: _value,
     j.COMPENSATION_REGISTERED: _compensation,
     j.STATUS_SET: _note,
-    j.OUTPUT_SET: _output,
+    j.OUTPUT_SET: _note,
     j.WARNING: _warning,
 }

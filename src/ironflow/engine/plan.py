@@ -1,11 +1,12 @@
 """What is to be done next for a run: the value that an `Execution` gives and a segment carries out.
 
-A plan is committed before anything of it happens: its events and row changes are one transition, and only after that
-was answered `applied` do bodies start, bodies stop, and results leave the instance.
+A plan is committed before anything of it happens: its events and row changes are one transition, and only
+after that was answered `applied` do bodies start, bodies stop, and results leave the instance.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,11 +24,16 @@ RETRY = "retrying"
 PAUSE = "paused"
 
 # ---- what a step of this segment is doing
+#: Asked for; its try begins when the plan is settled.
 WANTED = "wanted"
+#: Asked for with arguments that cannot be stored, or cut off for good: it fails without a body.
+REFUSED = "refused"
 EXECUTING = "executing"
 BACKOFF = "backoff"
 STOPPING = "stopping"
 CLOSED = "closed"
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class StepRun:
@@ -37,6 +43,8 @@ class StepRun:
         "args_text",
         "body",
         "call",
+        "copies",
+        "cut",
         "due",
         "id",
         "input_hash",
@@ -53,16 +61,38 @@ class StepRun:
         self.spec = call.step
         self.args_text: str | None = None
         self.input_hash: str | None = None
+        self.copies: Arguments | None = None
         self.state = WANTED
         #: 1 + the tries that ended over the run's life; in the idempotency key
         self.try_no = 1
         #: tries that ended in this attempt; what the retry policy counts
         self.tries = 0
         self.due = 0
+        #: an earlier owner started it and was lost; nothing was started since
+        self.cut = False
         #: the body asks the author's `reconcile` what became of an interrupted try
         self.reconciling = False
         #: the executor's own handle on the running body
         self.body: Any = None
+
+    def keep_arguments(self) -> None:
+        """Take the arguments in as the body will get them, before the workflow can change its own.
+
+        Raises:
+            IronflowError: they do not fit the signature, or cannot be stored.
+        """
+        call = self.call
+        text, args, kwargs = self.spec.arguments.snapshot(call.args, call.kwargs)
+        self.args_text, self.copies = text, (args, kwargs)
+        # BLAKE2 takes a third of the time of SHA-256 on texts of this size; 64 bits tell inputs of one run apart.
+        self.input_hash = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def arguments(self) -> Arguments:
+        """The arguments for one body. Each call gives copies of their own: a second try must not see what
+        the first one did to them.
+        """
+        copies, self.copies = self.copies, None
+        return copies if copies is not None else self.spec.arguments.decode(self.args_text or "[]")
 
 
 class Leave:
@@ -93,6 +123,7 @@ class Plan:
         #: a new state while the segment goes on (`cancelling`)
         self.state: str | None = None
         self.changes: dict[str, Any] | None = None
+        #: a step completed in a run that was recovered since its last one: the counts start again
         self.progress = False
         #: when a timer or a back-off of this segment wants attention, ms
         self.wake_at: int | None = None
@@ -101,6 +132,10 @@ class Plan:
     def empty(self) -> bool:
         """Whether there is nothing to commit."""
         return not self.events and self.leave is None
+
+    def change(self, columns: dict[str, Any]) -> None:
+        """Change columns of the run's row with this commit."""
+        self.changes = {**self.changes, **columns} if self.changes else columns
 
 
 def owner_transition(plan: Plan, head: RunHead, token_hash: str) -> Transition:
@@ -119,7 +154,8 @@ def owner_transition(plan: Plan, head: RunHead, token_hash: str) -> Transition:
 def activation(plan: Plan, head: RunHead, new_seq: int, lease: LeaseRow) -> Transition:
     """The one door into execution: take a queued or a due run, with the first commit of its segment.
 
-    A segment that already knows its way out (its first act is a sleep, or nothing was left to do) never holds a lease.
+    A segment that already knows its way out (its first act is a sleep, or nothing was left to do) never
+    holds a lease.
     """
     suspended = head.state in runs.SUSPENDED
     transition = Transition(head.run_id, SUSPENDED if suspended else QUEUED, head.execution_seq)

@@ -51,6 +51,8 @@ class Segment:
         self.task: asyncio.Task[None] | None = None
         self.bodies: set[Body] = set()
         self._mail: list[Body] = []
+        #: what the commit under way tells of
+        self._ended: list[Body] = []
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned = False
@@ -58,8 +60,13 @@ class Segment:
 
     @property
     def executing(self) -> bool:
-        """Whether a body runs right now: a death is charged to such runs."""
-        return bool(self.bodies)
+        """Whether a body or the workflow's own code runs right now: a death is charged to such runs. For any thread."""
+        return bool(self.bodies) or self._waiter is None
+
+    def unsettled(self) -> list[Body]:
+        """Bodies whose end no journal has: they run, or they ended and the commit that was to say so was refused."""
+        settled = self.bodies.union(self._mail, self._ended)
+        return [body for body in settled if body.transaction is None and not body.cancelled]
 
     def begin(self, plan: Plan) -> None:
         """Carry the committed first plan out and go on in a task."""
@@ -95,9 +102,11 @@ class Segment:
             if self._abandoned:
                 break
             ended, transaction = await self._open_mail()
+            self._ended = ended
             plan = self._advance(ended)
             if not plan.empty and not await self._commit(plan, transaction):
                 break
+            self._ended = []
             self._carry_out(plan)
             wake_at = plan.wake_at
             if plan.leave is not None:
@@ -107,7 +116,7 @@ class Segment:
         self.host.lost(self)
 
     async def _open_mail(self) -> tuple[list[Body], OpenTransaction | None]:
-        """What ended since the last commit: everything at once, but each transactional step with a commit of its own."""
+        """What ended since the last commit, all at once; but each transactional step has a commit of its own."""
         mail = self._mail
         if not any(body.transaction is not None for body in mail):
             self._mail = []

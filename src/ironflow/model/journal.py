@@ -27,6 +27,7 @@ RUN_PAUSED = "run_paused"
 RUN_UNPAUSED = "run_unpaused"
 RUN_RETRYING = "run_retrying"
 CANCEL_REQUESTED = "cancel_requested"
+RUN_COMPENSATING = "run_compensating"
 RUN_REOPENED = "run_reopened"
 RUN_SUCCEEDED = "run_succeeded"
 RUN_FAILED = "run_failed"
@@ -60,6 +61,7 @@ KINDS: dict[str, str] = {
     RUN_UNPAUSED: "the hold was lifted",
     RUN_RETRYING: "the attempt failed and another one follows",
     CANCEL_REQUESTED: "somebody asked for the end of the run",
+    RUN_COMPENSATING: "the run has failed; what it registered is undone before it ends",
     RUN_REOPENED: "a failed or cancelled run was opened again; the next epoch",
     RUN_SUCCEEDED: "terminal: payload holds the output",
     RUN_FAILED: "terminal: payload holds the error",
@@ -245,6 +247,8 @@ def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state = runs.RETRYING
     view.attempt += 1
     view.retry_count += 1
+    if data.get("mode") == "restart":  # what it noted down is forgotten, and noted again
+        view.warnings = view.compensations = 0
 
 
 def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -256,7 +260,7 @@ def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
 def _reopened(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.epoch, view.attempt = runs.PENDING, view.epoch + 1, view.attempt + 1
     view.ended_in_epoch, view.ended_at, view.error, view.reason = False, None, None, None
-    view.consecutive_recoveries = 0
+    view.consecutive_recoveries = view.retry_count = 0
 
 
 def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -286,6 +290,8 @@ def _step_started(view: Folded, event: Event, data: dict[str, Any]) -> None:
 def _step_ended(state: str) -> Any:
     def end(view: Folded, event: Event, data: dict[str, Any]) -> None:
         step = view.steps.get(event.step_id or "")
+        if step is None and state == steps.FAILED:  # refused at the call: there was no try
+            step = view.steps[event.step_id or ""] = StepView(event.step_id or "", name_of(event.step_id or ""))
         if step is None:
             view.breaches.append(f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started")
             return
@@ -364,6 +370,7 @@ _FOLD: dict[str, Any] = {
     RUN_UNPAUSED: _unpaused,
     RUN_RETRYING: _retrying,
     CANCEL_REQUESTED: _cancel_requested,
+    RUN_COMPENSATING: _to(runs.CANCELLING),
     RUN_REOPENED: _reopened,
     RUN_SUCCEEDED: _ended,
     RUN_FAILED: _ended,

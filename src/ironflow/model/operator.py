@@ -126,6 +126,7 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str]) -> Transition:
     transition.changes = {
         "epoch": row.epoch + 1,
         "attempt": row.attempt + 1,
+        "retry_count": 0,
         "ended_at": None,
         "reason": None,
         "consecutive_recoveries": 0,

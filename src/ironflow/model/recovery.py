@@ -21,8 +21,8 @@ EXHAUSTED = "EXECUTION_RECOVERY_EXHAUSTED"
 LEASE_LOST = "WORKER_LEASE_EXPIRED"
 TIMED_OUT = "RUN_TIMEOUT"
 
-# ---- evidence: why an owner counts as lost. It is journaled, because what may still happen outside depends on it: after
-# a proven death nothing of the interrupted step is under way any more; after an expired lease it may be.
+# ---- evidence: why an owner counts as lost. It is journaled, because what may still happen outside depends on it:
+# after a proven death nothing of the interrupted step is under way any more; after an expired lease it may be.
 GONE = "the process is gone"
 EXPIRED = "lease expired"
 GONE_OPENING = "the process died while it opened the run"

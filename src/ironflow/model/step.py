@@ -18,18 +18,20 @@ SKIPPED = "skipped"
 TIMED_OUT = "timed_out"
 
 TRANSITIONS: dict[str, frozenset[str]] = {
-    SCHEDULED: frozenset({RUNNING, WAITING, SKIPPED, CANCELLED}),
+    # Failed without a try: its arguments cannot be stored.
+    SCHEDULED: frozenset({RUNNING, WAITING, SKIPPED, CANCELLED, FAILED}),
     RUNNING: frozenset({COMPLETED, FAILED, RETRYING, INTERRUPTED, CANCELLED, TIMED_OUT}),
     WAITING: frozenset({COMPLETED, FAILED, CANCELLED, TIMED_OUT}),
     RETRYING: frozenset({RUNNING, CANCELLED, FAILED}),
-    INTERRUPTED: frozenset({RUNNING, COMPLETED, FAILED, CANCELLED}),
+    # A body that outlived the loss of its run (a pause) may still end here, in any way, without a new start.
+    INTERRUPTED: frozenset({RUNNING, COMPLETED, FAILED, RETRYING, CANCELLED, TIMED_OUT}),
     # An ended step runs again only in a later attempt or after the run was reopened.
     FAILED: frozenset({RUNNING}),
     TIMED_OUT: frozenset({RUNNING}),
     CANCELLED: frozenset({RUNNING}),
     # A restart executes every step again; within one attempt a completed step never does.
     COMPLETED: frozenset({RUNNING}),
-    SKIPPED: frozenset(),
+    SKIPPED: frozenset({RUNNING}),
 }
 STATES = frozenset(TRANSITIONS)
 ENDED = frozenset({COMPLETED, FAILED, CANCELLED, SKIPPED, TIMED_OUT})

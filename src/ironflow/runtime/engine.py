@@ -82,6 +82,7 @@ class Engine:
                 worker_id=self._worker_id,
                 tags=self._tags,
                 strict=self._strict,
+                url=self.url,
             )
             try:
                 await self.worker.start()

@@ -96,6 +96,9 @@ class Store(Protocol):
     dialect: str
     #: how many segments this process executes; the committer's hint on whether waiting for company pays
     live_segments: int
+    #: whether an open transaction (`begin`) keeps every other writer waiting; whoever has one then decides it before
+    #: they wait for another write of theirs, which could never come
+    exclusive_transactions: bool
     #: the address without its password
     name: str
 

@@ -134,7 +134,11 @@ class Committer:
             done, result = self._backend.try_perform(job)
             if done:
                 return result  # type: ignore[no-any-return]
-        return await self._gather(Job(job))  # type: ignore[no-any-return]
+        return await self.start(job)
+
+    def start(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Run a job on the writer between two batches, and do not wait for it here."""
+        return self._gather(Job(job))
 
     @property
     def _may_go_alone(self) -> bool:

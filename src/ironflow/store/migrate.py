@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from ironflow.errors import StoreTooNew
-from ironflow.store.dialect import translate
+from ironflow.store.dialect import SQLITE, translate
 
 #: Made before anything else; idempotent, so two processes that open an empty database at once both succeed.
 BOOKKEEPING = (
@@ -49,6 +49,12 @@ def latest() -> int:
     """The number of the newest migration this code knows."""
     names = (entry.name for entry in resources.files("ironflow.store").joinpath("migrations").iterdir())
     return max(int(match[1]) for match in map(NAMES.match, names) if match is not None)
+
+
+def tables() -> frozenset[str]:
+    """Every table that is the engine's own: no transaction of a user may write to one."""
+    made = re.findall(r"^create table (\w+)", "\n".join(m.text for m in migrations(SQLITE)), re.M)
+    return frozenset({*made, "schema_migrations"})
 
 
 def pending(dialect: str, applied: int | None, known: Iterable[Migration] | None = None) -> list[Migration]:

@@ -27,6 +27,7 @@ from ironflow.store.postgres_link import Address, Clock, Connection, Link
 from ironflow.store.postgres_listen import Wire
 from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
 from ironflow.store.postgres_reads import ORG, PostgresReads, ready
+from ironflow.store.postgres_transaction import PostgresTransaction, UserConnections
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -39,6 +40,7 @@ class PostgresStore(PostgresReads):
     """See `Store`. Made by :func:`open_postgres`, in the event loop that will use it."""
 
     dialect = "postgres"
+    exclusive_transactions = False
 
     def __init__(self, address: Address, channel: str, clock: Clock, read_only: bool) -> None:
         super().__init__(address, statements(), clock)
@@ -59,6 +61,7 @@ class PostgresStore(PostgresReads):
         self._owners = self._committer(of_owners)
         self._starts = self._committer(lambda batch: create)
         self._activations = self._committer(lambda batch: activate)
+        self._users = UserConnections(address)
         self._wire = Wire(address, channel, self._send)
         self._closed = False
 
@@ -68,8 +71,9 @@ class PostgresStore(PostgresReads):
         return Committer(link, self._clock, choose, self._decider, self._address.prepare)
 
     async def open(self) -> None:
-        """Make the pool of readers."""
+        """Make the pools. They connect when they are used."""
         await self._readers.open()
+        await self._users.open()
 
     # ---- writing
     def submit(self, transition: Transition) -> asyncio.Future[str]:
@@ -115,6 +119,13 @@ class PostgresStore(PostgresReads):
             return await self._decider.decide(connection, ids, decide, skip_locked, audit, earlier)
 
         return await self._change(work)  # type: ignore[no-any-return]
+
+    async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, PostgresTransaction]:
+        """See `Store.begin`. Nobody waits for a body here, so the deadline (of the one writer) is not enforced."""
+        if self._read_only:
+            raise self._refusal()
+        transaction = PostgresTransaction(self._users, self._decider, self._readers, self.name)
+        return await transaction.open(body), transaction
 
     async def _change(self, work: Callable[[Connection], Any]) -> Any:
         if self._read_only:
@@ -284,6 +295,7 @@ class PostgresStore(PostgresReads):
         self._closed = True
         await self._wire.close()
         await asyncio.gather(self._owners.close(), self._starts.close(), self._activations.close())
+        await self._users.close()
         await self._readers.close()
 
 

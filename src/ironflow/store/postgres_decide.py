@@ -81,22 +81,28 @@ class Decider:
         events: what it wrote is found under the lock and not written twice. It goes out with those of this
         try.
         """
-        answers: dict[str, str] = {}
         async with connection.transaction():
-            stored = [change for change in transitions if change.guard != FRESH]
-            held = await self._lock_runs(connection, [change.run_id for change in stored])
-            for change in [change for change in stored if change.run_id in last_seqs]:
-                if await self.wrote(connection, change, last_seqs[change.run_id]):
-                    answers[change.run_id] = APPLIED
-            # Not a second time: a run that is answered already is left out of everything below.
-            going = [change for change in transitions if change.run_id not in answers]
-            now, last = await self._judge(connection, going, held, answers)
-            last_seqs.update(last)
-            plan = Plan(now)
-            for change in going:
-                if answers[change.run_id] == APPLIED:
-                    plan.add(change, last.get(change.run_id, 0), limited=_limited(held.get(change.run_id)))
-            await self._writer.write(connection, plan, held)
+            return await self.judge_and_write(connection, transitions, last_seqs)
+
+    async def judge_and_write(
+        self, connection: Connection, transitions: Sequence[Transition], last_seqs: dict[str, int]
+    ) -> list[str]:
+        """As :meth:`guarded`, inside a transaction that the caller began and will commit."""
+        answers: dict[str, str] = {}
+        stored = [change for change in transitions if change.guard != FRESH]
+        held = await self.lock(connection, [change.run_id for change in stored])
+        for change in [change for change in stored if change.run_id in last_seqs]:
+            if await self.wrote(connection, change, last_seqs[change.run_id]):
+                answers[change.run_id] = APPLIED
+        # Not a second time: a run that is answered already is left out of everything below.
+        going = [change for change in transitions if change.run_id not in answers]
+        now, last = await self._judge(connection, going, held, answers)
+        last_seqs.update(last)
+        plan = Plan(now)
+        for change in going:
+            if answers[change.run_id] == APPLIED:
+                plan.add(change, last.get(change.run_id, 0), limited=_limited(held.get(change.run_id)))
+        await self._writer.write(connection, plan, held)
         return [answers[change.run_id] for change in transitions]
 
     async def _judge(
@@ -123,9 +129,10 @@ class Decider:
         await self._create(connection, changes, now, answers)
         return now, last
 
-    async def _lock_runs(
+    async def lock(
         self, connection: Connection, run_ids: Sequence[str], skip_locked: bool = False
     ) -> dict[str, RunRow]:
+        """Lock runs in order of id until the transaction ends; those that are there, as they are now."""
         if not run_ids:
             return {}
         name = "lock_free_runs" if skip_locked else "lock_runs"
@@ -239,7 +246,7 @@ class Decider:
     async def _lock(
         self, connection: Connection, run_ids: Sequence[str], skip_locked: bool, results: Results
     ) -> list[Locked]:
-        held = await self._lock_runs(connection, run_ids, skip_locked)
+        held = await self.lock(connection, run_ids, skip_locked)
         ids = list(held)
         if len(ids) < len(run_ids):
             there = set(ids)

@@ -19,7 +19,7 @@ from typing import Any
 from ironflow.model.capacity import RESERVED, RunHead, SessionRow
 from ironflow.model.transition import Audit, Transition
 from ironflow.model.wait import CLAIMABLE, WaitRow
-from ironflow.store import rows, sqlite_lanes
+from ironflow.store import migrate, rows, sqlite_lanes
 from ironflow.store.base import Decide
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
@@ -28,6 +28,7 @@ from ironflow.store.sqlite_connection import connect, explained, prepare, verify
 from ironflow.store.sqlite_heart import SqliteHeart
 from ironflow.store.sqlite_log import LogKeeper
 from ironflow.store.sqlite_reads import ORG, SqliteReads
+from ironflow.store.sqlite_transaction import SqliteTransaction, SqliteTransactions
 from ironflow.store.sqlite_wake import Waker
 from ironflow.store.sqlite_writer import SqliteWriter
 from ironflow.store.turnstile import Turnstile, give_back, turnstile_of
@@ -57,6 +58,7 @@ class SqliteStore(SqliteReads):
     """See `Store`. Made by :func:`open_sqlite`, in the event loop that will use it."""
 
     dialect = "sqlite"
+    exclusive_transactions = True
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, clock: Floored, read_only: bool) -> None:
         path = path.absolute()
@@ -83,6 +85,11 @@ class SqliteStore(SqliteReads):
         self._committer = Committer(self._writer, loop)
         self._waker = Waker()
         self._closed = False
+        self._transactions: SqliteTransactions | None = None
+        if self._turnstile is not None:
+            self._transactions = SqliteTransactions(
+                path, name, self._turnstile, clock, self._wrote, migrate.tables()
+            )
 
     def _learn_the_time(self) -> None:
         for sql in _LAST_TIMES:
@@ -125,6 +132,12 @@ class SqliteStore(SqliteReads):
         """See `Store.decide`. Its transaction locks the whole file, so nothing is ever skipped as locked."""
         ids = list(dict.fromkeys(run_ids))
         return await self._committer.run(lambda: self._writer.decide(ids, decide, audit), short=len(ids) <= _SHORT)
+
+    async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, SqliteTransaction]:
+        """See `Store.begin`."""
+        if self._transactions is None:
+            raise self._writer.read_only()
+        return await self._transactions.begin(body, deadline_ms)
 
     async def _change(self, work: Work, *, short: bool = True) -> Any:
         return await self._committer.run(lambda: self._writer.transaction(work), short=short)
@@ -259,6 +272,8 @@ class SqliteStore(SqliteReads):
             return
         self._closed = True
         self._waker.close()
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._committer.close()
         await asyncio.get_running_loop().run_in_executor(None, self._close_all)
 

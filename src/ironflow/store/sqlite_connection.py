@@ -80,13 +80,20 @@ def explained(name: str) -> Iterator[None]:
         raise explain(error, name) from error
 
 
-def connect(path: Path, *, read_only: bool = False, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
+def connect(
+    path: Path,
+    *,
+    read_only: bool = False,
+    cache_kib: int = CACHE_KIB,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
     """A connection in autocommit mode, ready for use by any thread (one at a time).
 
     Args:
         path: the file; created when it does not exist, unless `read_only`.
         read_only: refuse every write.
         cache_kib: the page cache in KiB.
+        factory: the class of the connection.
 
     Raises:
         sqlite3.Error: see :func:`explain`.
@@ -99,6 +106,7 @@ def connect(path: Path, *, read_only: bool = False, cache_kib: int = CACHE_KIB) 
         check_same_thread=False,
         cached_statements=512,
         timeout=BUSY_MS / 1000,
+        factory=factory,
     )
     try:
         # A file written by a hostile or careless hand may carry triggers; they may call nothing of ours.

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ironflow.errors import StoreCorrupt
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
@@ -206,7 +207,10 @@ class SqliteReads:
 
     async def check(self) -> list[str]:
         """See `Store.check`."""
-        found = await self._in_thread(lambda connection: connection.execute("pragma integrity_check").fetchall())
+        try:
+            found = await self._in_thread(lambda open_: open_.execute("pragma integrity_check").fetchall())
+        except StoreCorrupt as error:
+            return [error.message]  # too damaged for SQLite to say more
         return [text for (text,) in found if text != "ok"]
 
     def _close_readers(self) -> None:

@@ -58,7 +58,7 @@ class SqliteWriter:
         """Commit one transition if the turn is free this instant; None where it is not."""
         turnstile = self._turnstile
         if turnstile is None:
-            return self._read_only()
+            return self.read_only()
         if not turnstile.try_acquire():
             return None
         try:
@@ -74,7 +74,7 @@ class SqliteWriter:
     def commit(self, batch: Sequence[Transition]) -> Sequence[Answer]:
         """Commit a batch; where that fails unexpectedly, each transition by itself."""
         if self._turnstile is None:
-            return [self._read_only()] * len(batch)
+            return [self.read_only()] * len(batch)
         try:
             with self._turnstile.turn():
                 return self._commit_now(batch, BUSY_MS)
@@ -146,7 +146,7 @@ class SqliteWriter:
     def perform(self, job: Callable[[], Any]) -> Any:
         """Take the turn for a job that uses `transaction` or `decide`."""
         if self._turnstile is None:
-            raise self._read_only()
+            raise self.read_only()
         try:
             with self._turnstile.turn():
                 self._wait_at_most(BUSY_MS)
@@ -157,7 +157,7 @@ class SqliteWriter:
     def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
         """As `perform`, if the turn is free this instant."""
         if self._turnstile is None:
-            raise self._read_only()
+            raise self.read_only()
         if not self._turnstile.try_acquire():
             return False, None
         try:
@@ -193,7 +193,8 @@ class SqliteWriter:
             except sqlite3.Error:
                 pass  # the first error is the one to tell
 
-    def _read_only(self) -> StoreReadOnly:
+    def read_only(self) -> StoreReadOnly:
+        """The error of whoever wants to write to a store that only reads."""
         return StoreReadOnly(f"{self._name} was opened for reading", hint="Open it without read_only to write.")
 
     def close(self) -> None:

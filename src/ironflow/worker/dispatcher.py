@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ironflow.loops.capacity_scanner import CapacityScanner
@@ -27,10 +28,10 @@ log = logging.getLogger("ironflow.worker")
 POLL = 2.0
 #: A loop that never sleeps would starve the bodies it shares a thread with, seconds.
 FLOOR = 0.001
-
-
 #: How often the other sessions are read again; new ones announce themselves, so this finds what was lost.
 LOOK_AROUND_MS = 1_000
+#: After what is due was left to the waker: when to look at the due times again, ms.
+DUE_AGAIN_MS = 100
 
 
 class Neighbours:
@@ -43,8 +44,25 @@ class Neighbours:
 
     async def run_once(self) -> Report:
         """Look once."""
-        await self.worker.session.look_around()
+        if self.worker.session.registered:
+            await self.worker.session.look_around()
         return Report()
+
+
+class Telling:
+    """A loop whose findings wake the dispatcher of its own process, too: notifications go to the others only."""
+
+    def __init__(self, loop: Loop, tell: Callable[[], None]) -> None:
+        self.name = loop.name
+        self._loop = loop
+        self._tell = tell
+
+    async def run_once(self) -> Report:
+        """One pass of the loop."""
+        report = await self._loop.run_once()
+        if report.counts:
+            self._tell()
+        return report
 
 
 class Dispatcher:
@@ -54,16 +72,21 @@ class Dispatcher:
         self.worker = worker
         self.scanner = CapacityScanner(worker.store, worker.settings, time.monotonic)
         settings, node = worker.settings, worker.session.row.session_id
-        loops: list[tuple[Loop, int]] = [
-            (self.scanner, settings.recovery_interval_ms),
-            (StaleClaims(worker.store, settings), settings.stale_claim_recovery_interval_ms),
-            (Waker(worker.store, node), settings.waker_interval_ms),
-            (Neighbours(worker), LOOK_AROUND_MS),
+        self.waker = Driver(Telling(Waker(worker.store, node), self.wake), settings.waker_interval_ms)
+        stale_claims = Telling(StaleClaims(worker.store, settings), lambda: self.expect(0))
+        self.drivers = [
+            Driver(Telling(self.scanner, self.wake), settings.recovery_interval_ms),
+            Driver(stale_claims, settings.stale_claim_recovery_interval_ms),
+            self.waker,
+            Driver(Neighbours(worker), LOOK_AROUND_MS),
         ]
-        self.drivers = [Driver(loop, interval) for loop, interval in loops]
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
         self._due: int | None = 0
+        #: somebody else said that there is work; its route may be one that this worker has not seen yet
+        self._told = False
+        #: a suspect was seen: only a reservation lets it start elsewhere without somebody else taking it meanwhile
+        self._reserving = False
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -85,6 +108,11 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Something may be there to take."""
+        self._kick.set()
+
+    def told(self) -> None:
+        """Another process says that something may be there to take."""
+        self._told = True
         self._kick.set()
 
     def slot_free(self) -> None:
@@ -118,31 +146,68 @@ class Dispatcher:
         if free <= 0:
             self.backlog = True
             return False
-        heads: list[RunHead] = []
+        due: list[RunHead] = []
         due_now = self._due is not None and self._due <= store.now()
         if due_now:
             await store.promote()
-            heads = await store.due(free, worker.session.routes)
+            due = await store.due(free, worker.session.routes)
         # Half of the slots stay with the queue, so that many timers due at once do not keep new runs from starting.
-        room = max(free - len(heads), (free + 1) // 2)
+        room = max(free - len(due), (free + 1) // 2)
         queued = await self._claim(room)
-        heads = heads[: free - len(queued)] + queued
-        self.backlog = len(heads) >= free
+        if self._told and not queued:
+            self._told = False
+            if await worker.session.find_routes():
+                queued = await self._claim(room)
+        heads, apart = await self._set_apart(due[: free - len(queued)] + queued)
+        self.backlog = len(heads) + apart >= free
         if heads:
             await worker.take(heads)
         if due_now:
-            self._due = await store.next_due()
-        return self.backlog
+            await self._look_at_due()
+        return self.backlog or (self._reserving and not apart)
+
+    async def _look_at_due(self) -> None:
+        self._due = await self.worker.store.next_due()
+        now = self.worker.store.now()
+        if self._due is not None and self._due <= now and not self.backlog:
+            # It is due and was not offered: another worker's, or in a lane, or of a paused workflow, or a suspect. All
+            # of these go through the queue, and the waker puts them there.
+            self.waker.kick()
+            self._due = now + DUE_AGAIN_MS
 
     async def _claim(self, limit: int) -> list[RunHead]:
         worker = self.worker
         routes = worker.session.routes
-        if not worker.session.peers:
+        if not worker.session.peers and not self._reserving:
             return await worker.store.peek(routes, limit)
         settings = worker.settings
         return await worker.store.reserve(
             routes, limit, worker.session.row.session_id, settings.reservation_ttl_ms
         )
+
+    async def _set_apart(self, heads: list[RunHead]) -> tuple[list[RunHead], int]:
+        """Send the suspects to processes of their own. Returns the others, and how many suspects were sent."""
+        isolation = self.worker.isolation
+        plain = [head for head in heads if not isolation.wanted(head)]
+        if len(plain) == len(heads):
+            self._reserving = False
+            return plain, 0
+        sent = 0
+        back: list[tuple[str, str]] = []
+        found, self._reserving = self._reserving, True
+        for head in heads:
+            if head.reservation is None or not isolation.wanted(head):
+                continue
+            if isolation.has_room(head):
+                isolation.start(head)
+                sent += 1
+            else:
+                back.append((head.run_id, head.reservation))
+        if back:
+            await self.worker.store.unreserve(back)
+        if found and not sent:
+            self._reserving = False  # none can start now; the end of a child process is what wakes the next look
+        return plain, sent
 
     async def _sleep(self) -> None:
         wait = POLL
@@ -153,3 +218,4 @@ class Dispatcher:
         except TimeoutError:
             if wait >= POLL:
                 self._due = 0  # what another process put to sleep was never told here
+                self._told = True  # nor was a run of a route that this worker has not seen

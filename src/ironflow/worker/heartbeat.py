@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ironflow.config import Settings
-from ironflow.store.base import REFRESHED, Store, Verdict
+from ironflow.store.base import REFRESHED, Heart, Store, Verdict
 
 log = logging.getLogger("ironflow.worker")
 
+#: Frames of these folders are never the ones to blame.
+_NOT_THE_AUTHORS = (str(Path(__file__).resolve().parent.parent), str(Path(asyncio.__file__).parent))
+#: How long `stop` waits for a beat under way; a database that is away must not keep a worker from leaving, seconds.
+STOP_S = 5.0
 #: (run_id, execution_seq, token_hash, executing)
 Held = tuple[str, int, str, bool]
 
@@ -54,56 +61,85 @@ class Heartbeat:
         self._on_cut_off = on_cut_off
         self._on_unknown = on_unknown
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
-        self._answered = time.monotonic()
+        self._interval = settings.renewal_interval_ms / 1000
+        self._ttl = settings.lease_ttl_ms / 1000
+        self._answered = self._renewed = time.monotonic()
+        self._cut_off = False
         self._thread = threading.Thread(target=self._beat, name="ironflow-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Begin to beat. Called on the loop."""
         self._thread.start()
+        self._loop.call_later(self._interval, self._check)
 
     def stop(self) -> None:
-        """End the thread; waits for a beat under way."""
+        """End the thread; waits for a beat under way. Called from another thread than the loop's."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=STOP_S)
 
     def _beat(self) -> None:
-        interval = self._settings.renewal_interval_ms / 1000
-        ttl = self._settings.lease_ttl_ms / 1000
-        heart = self._store.heart()
-        renewed, cut_off = time.monotonic(), False
-        try:
-            while not self._stop.wait(interval):
-                try:
-                    self._once(heart)
-                    renewed, cut_off = time.monotonic(), False
-                except Exception as error:
-                    log.warning("the leases could not be renewed: %s", error)
-                    if not cut_off and time.monotonic() - renewed >= ttl:
-                        cut_off = True
-                        self._tell(self._on_cut_off)
-        finally:
+        heart: Heart | None = None
+        while not self._stop.wait(self._interval):
+            asked = time.monotonic()
+            try:
+                # Opened here and not before the loop: a database that is away right now must not end the beat for good.
+                heart = heart or self._store.heart()
+                self._once(heart)
+                # From before the question: the database counted the new time to live at some point after it.
+                self._renewed, self._cut_off = asked, False
+            except Exception as error:
+                log.warning("the leases could not be renewed: %s", error)
+        if heart is not None:
             heart.close()
 
-    def _once(self, heart: object) -> None:
-        held, credits = self._held()
-        known, verdicts = heart.beat(  # type: ignore[attr-defined]
-            self._session_id, self._settings.session_ttl_ms, credits, held
-        )
+    def _check(self) -> None:
+        """On the loop: give everything up after one lease time without renewal.
+
+        Apart from the thread, which may hang in a question that a broken network never answers.
+        """
+        if self._stop.is_set():
+            return
+        if not self._cut_off and time.monotonic() - self._renewed >= self._ttl:
+            self._cut_off = True
+            log.warning("nothing could be renewed for %.1f s: every run is given up", self._ttl)
+            self._on_cut_off()
+        self._loop.call_later(self._interval, self._check)
+
+    def _once(self, heart: Heart) -> None:
+        held, free = self._held()
+        known, verdicts = heart.beat(self._session_id, self._settings.session_ttl_ms, free, held)
+        if not known:
+            # Before the verdicts: whoever hears of them must know already that all of it is lost.
+            self._tell(self._on_unknown)
         lost = [verdict for verdict in verdicts if verdict.verdict != REFRESHED]
         if lost:
             self._tell(self._on_verdicts, lost)
-        if not known:
-            self._tell(self._on_unknown)
+        self._watch_the_loop()
+
+    def _watch_the_loop(self) -> None:
+        """Name a loop that does not answer: its leases are kept, but nothing else of the worker moves."""
         silent = time.monotonic() - self._answered
-        if silent > 2 * self._settings.renewal_interval_ms / 1000:
+        if silent > 2 * self._interval:
             log.warning(
-                "the worker's loop has not answered for %.1f s; a step blocks it (make it a plain `def`, which runs in "
-                "a thread). Its leases are kept.",
+                "the worker's loop has not answered for %.1f s: %s blocks it (a step that blocks belongs into a plain "
+                "`def`, which runs in a thread). Its leases are kept.",
                 silent,
+                self._blocker(),
             )
         self._tell(self._answer)
+
+    def _blocker(self) -> str:
+        """Where the loop's thread is: the line of the author's code, or the innermost one there is."""
+        frame = sys._current_frames().get(self._loop_thread)
+        if frame is None:
+            return "something"
+        lines = traceback.extract_stack(frame)
+        own = [one for one in lines if not one.filename.startswith(_NOT_THE_AUTHORS)]
+        last = (own or lines)[-1]
+        return f"{last.name} ({last.filename}:{last.lineno})"
 
     def _answer(self) -> None:
         self._answered = time.monotonic()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ironflow.engine.registry import default_route
-from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model.capacity import SessionRow
 from ironflow.model.ids import split_route
 from ironflow.worker import evidence
@@ -29,6 +28,8 @@ log = logging.getLogger("ironflow.worker")
 
 #: One per process: two engines of one process die together, and could not see each other's locks.
 PROCESS_ID = f"{os.getpid()}-{secrets.token_hex(6)}"
+#: Between two tries to register anew, seconds.
+REGISTER_AGAIN_S = 1.0
 
 
 def lock_folder() -> Path:
@@ -37,25 +38,42 @@ def lock_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"ironflow-{user}" / "sessions"
 
 
-class Session:
-    """See the module's docstring."""
+def new_session_id() -> str:
+    """An id that no other incarnation of any worker has."""
+    return f"{PROCESS_ID}-{secrets.token_hex(4)}"
 
-    def __init__(self, worker: Worker, worker_id: str | None, tags: tuple[str, ...]) -> None:
+
+class Session:
+    """See the module's docstring.
+
+    Args:
+        worker: whose session it is.
+        worker_id: a stable name, shown to people; None makes one from host and pid.
+        tags: what the worker offers; without any it serves what its workflows require of themselves.
+        alone: the id of a child process that takes one run and serves no route; given by its parent.
+    """
+
+    def __init__(
+        self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None = None
+    ) -> None:
         self.worker = worker
         self.tags = tags
         self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
         self.peers: list[SessionRow] = []
         self.routes: list[str] = []
-        self.row = self._new_row()
-        self._lock: evidence.SessionLock | None = None
+        #: whether the database knows this session, so that runs may be taken under it
+        self.registered = False
+        self.lock: evidence.SessionLock | None = None
+        self._alone = alone
+        self.row = self._new_row(alone)
         self._heartbeat: Heartbeat | None = None
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
-    def _new_row(self) -> SessionRow:
+    def _new_row(self, session_id: str | None = None) -> SessionRow:
         now, settings = self.worker.store.now(), self.worker.settings
         return SessionRow(
-            session_id=f"{PROCESS_ID}-{secrets.token_hex(4)}",
+            session_id=session_id or new_session_id(),
             worker_id=self.worker_id,
             host=evidence.host_name(),
             boot_id=evidence.boot_id(),
@@ -72,48 +90,93 @@ class Session:
     async def open(self) -> None:
         """Lock, register, beat, and look at the peers."""
         store, row = self.worker.store, self.row
-        self._lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
-        if self._lock is not None:
-            row.lock_path = str(self._lock.path)
-            row.lock_device, row.lock_inode = self._lock.device, self._lock.inode
-        self.routes = sorted(default_route(spec) for spec in self.worker.registry)
+        self.lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
+        if self.lock is not None:
+            row.lock_path = str(self.lock.path)
+            row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
+        if self._alone is None:
+            routes = [default_route(spec) for spec in self.worker.registry]
+            self.routes = sorted(route for route in routes if self.can_take(route))
         row.routes = "\n".join(self.routes)
-        row.wake_address = await store.listen(self._heard)
-        await store.open_session(row)
-        await store.saw_workflows(
-            (spec.name, spec.version, "\n".join(spec.worker_tags)) for spec in self.worker.registry
-        )
+        try:
+            row.wake_address = await store.listen(self._heard)
+            await store.open_session(row)
+            await store.saw_workflows(
+                (spec.name, spec.version, "\n".join(spec.worker_tags)) for spec in self.worker.registry
+            )
+        except BaseException:
+            self._unlock()
+            raise
+        self.registered = True
         self._heartbeat = self._start_heartbeat()
         await self.look_around()
         store.notify("sessions", self.peers)
 
     async def close(self) -> None:
-        """Say goodbye: nothing is left to be recovered."""
-        self._closed = True
+        """Say goodbye: nothing is left to be recovered. A second call does nothing."""
+        registered, self.registered, self._closed = self.registered, False, True
         evidence.unwatch(self._died)
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
-        await self.worker.store.close_session(self.row.session_id)
-        if self._lock is not None:
-            self._lock.release()
+            self._heartbeat = None
+        if registered:
+            try:
+                await self.worker.store.close_session(self.row.session_id)
+            except Exception as error:
+                log.warning("the session could not be closed; it will expire: %s", error)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
 
     async def look_around(self) -> None:
-        """See which other sessions there are, and watch those whose death can be proven from here."""
+        """See which other sessions there are, watch those whose death can be proven from here, and find new routes."""
         sessions = await self.worker.store.sessions()
         self.peers = [s for s in sessions if s.session_id != self.row.session_id]
         for peer in self.peers:
             if evidence.watchable(peer, self.row.host, self.row.boot_id, PROCESS_ID):
                 evidence.watch_once(peer, self._died)
+        await self.find_routes()
+
+    # ---- what this worker serves -------------------------------------------------------------------------------------
 
     def serve(self, spec: WorkflowSpec) -> None:
         """A workflow was registered after the session opened: take its runs too."""
         route = default_route(spec)
-        if route not in self.routes:
-            self.routes.append(route)
-            self.row.routes = "\n".join(self.routes)
+        if route not in self.routes and self.can_take(route):
+            self._also([route])
             self.worker.spawn(
                 self.worker.store.saw_workflows([(spec.name, spec.version, "\n".join(spec.worker_tags))])
             )
+
+    async def find_routes(self) -> bool:
+        """Serve what the queue holds and this worker can take: a start may ask for tags beyond its workflow's own.
+
+        Returns whether there was anything new.
+        """
+        if self._alone is not None:
+            return False
+        known = set(self.routes)
+        new = [r for r in await self.worker.store.queue_routes() if r not in known and self.can_take(r)]
+        if new:
+            self._also(new)
+        return bool(new)
+
+    def _also(self, routes: list[str]) -> None:
+        self.routes += routes
+        self.row.routes = "\n".join(self.routes)
+        if self.registered:
+            self.worker.spawn(self._announce())
+
+    async def _announce(self) -> None:
+        """Bring the row up to date, so that `why` names this worker as one that could take such a run."""
+        now, row = self.worker.store.now(), self.row
+        row.heartbeat_at, row.expires_at = now, now + self.worker.settings.session_ttl_ms
+        row.credits = max(0, self.worker.free)
+        if self.registered:
+            await self.worker.store.open_session(row)
 
     def can_take(self, route: str) -> bool:
         """Whether this worker serves a routing class: it has the workflow, and carries every tag."""
@@ -134,25 +197,30 @@ class Session:
         elif topic.startswith("run:"):
             worker.spawn(worker.check(topic[4:]))
         else:
-            worker.dispatcher.wake()
+            worker.dispatcher.told()
 
-    def _died(self, session_id: str) -> None:
+    def _died(self, session_id: str, opening: evidence.Opening | None) -> None:
         """Called from a watcher's thread."""
         try:
-            self._loop.call_soon_threadsafe(self._proven, session_id)
+            self._loop.call_soon_threadsafe(self._proven, session_id, opening)
         except RuntimeError:  # our own loop has closed
             return
 
-    def _proven(self, session_id: str) -> None:
+    def _proven(self, session_id: str, opening: evidence.Opening | None) -> None:
         if not self._closed:
-            self.worker.spawn(self._recover(session_id))
+            self.worker.spawn(self._recover(session_id, opening))
 
-    async def _recover(self, session_id: str) -> None:
-        scanner: CapacityScanner | None = self.worker.dispatcher.scanner
-        if scanner is not None:
-            log.warning("session %s is dead (its process is gone): recovering what it held", session_id)
-            await scanner.session_died(session_id)
+    async def _recover(self, session_id: str, opening: evidence.Opening | None) -> None:
+        report = await self.worker.dispatcher.scanner.session_died(session_id, opening)
+        if report.run_ids:
+            log.warning(
+                "session %s is dead (its process is gone): %d runs recovered", session_id, len(report.run_ids)
+            )
         self.worker.dispatcher.wake()
+        for peer in self.peers:
+            if peer.session_id == session_id:
+                evidence.discard(peer)
+        self.peers = [peer for peer in self.peers if peer.session_id != session_id]
 
     def _start_heartbeat(self) -> Heartbeat:
         worker = self.worker
@@ -178,19 +246,23 @@ class Session:
 
     def _forgotten(self) -> None:
         """The session is gone from the database: somebody took this worker for dead. Register anew."""
-        if self._closed:
+        if self._closed or not self.registered:
             return
-        log.warning(
-            "session %s was removed; giving up what it held and registering anew", self.row.session_id
-        )
-        self.worker.cut_off()
+        self.registered = False  # nothing is taken under a session that nobody knows
+        log.warning("session %s was removed; giving up what it held and registering anew", self.row.session_id)
+        self.worker.forgotten(self.row.session_id)
         self.worker.spawn(self._reopen())
 
     async def _reopen(self) -> None:
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
-        if self._lock is not None:
-            self._lock.release()
-        self.row = self._new_row()
-        await self.open()
+        self._unlock()
+        while not self._closed:
+            self.row = self._new_row()
+            try:
+                await self.open()
+                break
+            except Exception as error:
+                log.warning("the worker could not register anew: %s", error)
+                await asyncio.sleep(REGISTER_AGAIN_S)
         self.worker.dispatcher.wake()

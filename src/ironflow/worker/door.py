@@ -1,0 +1,221 @@
+"""The door: every execution enters here, whether it is new, queued, woken or recovered.
+
+A run is replayed outside any transaction and then activated with the first commit of its segment in one guarded write;
+where the guard no longer holds, the instance is dropped and nothing happened. Whatever is wrong with one run (its code
+does not fit its journal, its input cannot be read) becomes that run's end and never the others' of its batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from ironflow.engine import ending
+from ironflow.engine.execution import Execution
+from ironflow.engine.history import History
+from ironflow.engine.plan import Plan, activation
+from ironflow.errors import IronflowError, ReplayError
+from ironflow.model import ids
+from ironflow.model import run as runs
+from ironflow.model.capacity import LeaseRow, RunHead
+from ironflow.model.journal import RUN_CREATED, Event
+from ironflow.model.run import RunRow
+from ironflow.model.transition import APPLIED, FRESH, LOST, Transition
+
+if TYPE_CHECKING:
+    from ironflow.worker.embedded import Worker
+
+log = logging.getLogger("ironflow.worker")
+
+
+class Entry:
+    """One run on its way in: what was decided, and the store's answer to it."""
+
+    __slots__ = ("answer", "execution", "head", "plan", "token_hash")
+
+    def __init__(self, head: RunHead, execution: Execution | None, plan: Plan, token_hash: str) -> None:
+        self.head = head
+        self.execution = execution
+        self.plan = plan
+        self.token_hash = token_hash
+        self.answer: str | Awaitable[str] = LOST
+
+
+class Door:
+    """See the module's docstring."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._chance = random.Random(int.from_bytes(os.urandom(8), "big")).random
+
+    async def take(self, heads: list[RunHead]) -> int:
+        """Replay and activate these runs; all activations join one commit. Returns how many now execute or ended."""
+        worker = self.worker
+        heads = [h for h in heads if h.run_id not in worker.segments and h.run_id not in worker.taking]
+        entering = [head.run_id for head in heads]
+        worker.taking.update(entering)
+        try:
+            unparked = [head.run_id for head in heads if not worker.parked.has(head)]
+            journals = await worker.store.journals(unparked) if unparked else {}
+            entries = self._open_all(heads, journals)
+            taken = 0
+            lost: list[tuple[str, str]] = []
+            for entry in entries:
+                head = entry.head
+                word = await self._answered(entry)
+                worker.taking.discard(head.run_id)
+                if word == APPLIED:
+                    taken += 1
+                    worker.entered(head, entry.execution, entry.plan, entry.token_hash)
+                    continue
+                if entry.execution is not None:
+                    entry.execution.close()
+                if head.reservation is not None:
+                    lost.append((head.run_id, head.reservation))
+            if lost:
+                await worker.store.unreserve(lost)
+            return taken
+        finally:
+            worker.taking.difference_update(entering)
+
+    def _open_all(self, heads: list[RunHead], journals: dict[str, list[Event]]) -> list[Entry]:
+        lock = self.worker.session.lock
+        entries = []
+        for head in heads:
+            if lock is not None:
+                lock.opening(head.run_id, head.execution_seq)
+            entries.append(self._open(head, journals.get(head.run_id, [])))
+        if lock is not None and heads:
+            lock.opened()
+        return entries
+
+    async def _answered(self, entry: Entry) -> str:
+        try:
+            return entry.answer if isinstance(entry.answer, str) else await entry.answer
+        except Exception:
+            # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
+            log.exception("run %s could not be activated", entry.head.run_id)
+            return LOST
+
+    def _open(self, head: RunHead, events: list[Event]) -> Entry:
+        worker = self.worker
+        execution = worker.parked.take(head)
+        new_seq = head.execution_seq + 1
+        plan: Plan
+        try:
+            if execution is None:
+                spec = worker.registry.get(head.workflow)
+                ending.check_version(spec, head)
+                history = History.of(events)
+                execution = Execution(spec, head, history, chance=self._chance, strict=worker.strict)
+            plan = self._first_plan(execution, head, new_seq)
+        except Exception as error:
+            last_seq = execution.history.last_seq if execution is not None else len(events)
+            if execution is not None:
+                execution.close()
+                execution = None
+            spec_ = worker.registry.get(head.workflow) if head.workflow in worker.registry else None
+            plan = ending.refused(spec_, head, last_seq, new_seq, _named(head, error))
+        entry = Entry(head, execution, plan, new_token_hash())
+        transition = activation(plan, head, new_seq, self._lease(head.run_id, new_seq, entry.token_hash))
+        entry.answer = worker.store.submit(transition)
+        head.execution_seq, head.state = new_seq, transition.state or runs.RUNNING
+        return entry
+
+    def _first_plan(self, execution: Execution, head: RunHead, new_seq: int) -> Plan:
+        now = self.worker.store.now()
+        execution.head = head
+        adoptable = self.worker.orphans.of(head.run_id)
+        execution.open(new_seq, now, self.worker.session.row.worker_id, adoptable)
+        return execution.settle(now)
+
+    def _lease(self, run_id: str, seq: int, token_hash: str) -> LeaseRow:
+        worker = self.worker
+        return LeaseRow(run_id, seq, token_hash, worker.session.row.session_id, 0, worker.settings.lease_ttl_ms)
+
+    async def start_here(self, row: RunRow, created: str, history: History) -> str:
+        """Create a run and execute it at once in a free slot: creation and first step share one commit.
+
+        Returns the store's answer; the caller learns from it, never from the end of the run's code.
+        """
+        worker = self.worker
+        worker.taking.add(row.run_id)
+        try:
+            head = head_of(row)
+            spec = worker.registry.get(row.workflow)
+            execution: Execution | None = Execution(
+                spec, head, history, chance=self._chance, strict=worker.strict
+            )
+            assert execution is not None
+            execution.created(created)
+            try:
+                plan = self._first_plan(execution, head, 1)
+            except IronflowError as error:
+                execution.close()
+                plan = ending.refused(execution.spec, head, 1, 1, error)
+                plan.events.insert(0, Event(1, RUN_CREATED, None, created, 1))
+                execution = None
+            token_hash = new_token_hash()
+            answer = worker.store.submit(self._fresh(row, plan, token_hash))
+            word = answer if isinstance(answer, str) else await answer
+        finally:
+            worker.taking.discard(row.run_id)
+        if word == APPLIED:
+            head.execution_seq, head.state = 1, row.state
+            worker.entered(head, execution, plan, token_hash)
+        elif execution is not None:
+            execution.close()
+        return word
+
+    def _fresh(self, row: RunRow, plan: Plan, token_hash: str) -> Transition:
+        transition = activation(plan, head_of(row), 1, self._lease(row.run_id, 1, token_hash))
+        transition.guard, transition.row, transition.dequeue = FRESH, row, False
+        row.execution_seq, row.state = 1, transition.state or runs.RUNNING
+        row.started_at = self.worker.store.now()
+        row.lease_token_hash = transition.new_token_hash
+        if transition.ended:
+            row.ended_at = row.started_at
+        for name, value in (transition.changes or {}).items():
+            setattr(row, name, value)
+        transition.changes = None
+        return transition
+
+
+def new_token_hash() -> str:
+    """What a new lease is checked against: the token itself is not kept, since this very process writes."""
+    return ids.token_hash(secrets.token_hex(16))
+
+
+def _named(head: RunHead, error: Exception) -> IronflowError:
+    if isinstance(error, IronflowError):
+        return error
+    log.error("run %s could not be opened", head.run_id, exc_info=error)
+    named = ReplayError(f"run {head.run_id} could not be opened: {type(error).__name__}: {error}")
+    named.__cause__ = error
+    return named
+
+
+def head_of(row: RunRow) -> RunHead:
+    """What a worker needs of a row it made itself."""
+    return RunHead(
+        row.run_id,
+        row.workflow,
+        row.version,
+        row.state,
+        row.route,
+        row.root_run_id,
+        row.created_at,
+        row.execution_seq,
+        row.facts,
+        row.attempt,
+        row.priority,
+        row.consecutive_recoveries,
+        row.charged_recoveries,
+        row.compensating_for,
+        row.deadline_at,
+        row.warnings,
+    )

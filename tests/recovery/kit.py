@@ -1,0 +1,66 @@
+"""What the tests of workers and recovery share: short settings, a condition to wait for, a scanner with a clock."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ironflow.config import Settings
+from ironflow.loops.capacity_scanner import CapacityScanner
+from ironflow.store.base import Store
+
+#: Nothing here takes so long, in seconds; a condition that has not come true by then never will.
+PATIENCE = 15.0
+#: A time to live that was over a second ago: a reader's view of the database's clock may be some ms behind.
+EXPIRED = -1_000
+
+
+def quick(**changes: Any) -> Settings:
+    """Settings under which clocks speak within a second, and a healthy worker on a busy machine is still safe."""
+    values: dict[str, Any] = {
+        "renewal_interval_ms": 100,
+        "lease_ttl_ms": 1_000,
+        "session_ttl_ms": 1_000,
+        "reservation_ttl_ms": 500,
+        "recovery_interval_ms": 50,
+        "stale_claim_recovery_interval_ms": 50,
+        "stale_claim_threshold_ms": 1_000,
+        "suspect_after_ms": None,
+        "drain_timeout_ms": 0,
+    }
+    return Settings(**{**values, **changes})
+
+
+async def until(
+    condition: Callable[[], Any | Awaitable[Any]], what: str = "", patience: float = PATIENCE
+) -> Any:
+    """Return the condition's value once it is true; the test fails if it never is."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"never came true: {what or inspect.getsource(condition).strip()}"
+        await asyncio.sleep(0.005)
+
+
+class Clock:
+    """The monotonic clock of a scanner, by hand. Seconds."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+async def scanner(store: Store, clock: Callable[[], float] | None = None, **settings: Any) -> CapacityScanner:
+    """A scanner that trusts the clocks: it has made its first pass, and the renewal it granted is over."""
+    made = CapacityScanner(store, quick(**settings), clock or (lambda: 0.0))
+    made._last = ((clock or (lambda: 0.0))(), store.now())
+    return made

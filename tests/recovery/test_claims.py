@@ -1,0 +1,100 @@
+"""Waking on both databases: one node claims, one hands on, and what a dead node left goes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.recovery.kit import EXPIRED, quick
+from tests.store.build import HOUR, answer, answers, create, leave, start, timer
+from tests.store.conftest import Open
+
+from ironflow.loops.stale_claims import StaleClaims
+from ironflow.loops.waker import Waker
+from ironflow.model.wait import WaitRow
+from ironflow.store.base import Store
+
+#: Every claim is older than this, once the clock has moved: a threshold in the future.
+AT_ONCE = -HOUR
+
+
+class Sweep(StaleClaims):
+    """A sweep to which every claim is stale."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, quick())
+        object.__setattr__(self.settings, "stale_claim_threshold_ms", AT_ONCE)
+
+
+async def suspended(store: Store, *waits: WaitRow, run_id: str = "r1", state: str = "sleeping") -> None:
+    await answer(store, start(run_id))
+    await answer(store, leave(run_id, 4, state, waits=waits))
+
+
+async def test_g20_a_due_sleep_is_claimed_by_exactly_one_node(store: Store, open_store: Open, store_url: str) -> None:
+    other = await open_store(store_url)
+    for n in range(8):
+        await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
+    claims = await asyncio.gather(store.claim_waits("one", 100), other.claim_waits("two", 100))
+    assert sorted(wait.run_id for claim in claims for wait in claim) == [f"r{n}" for n in range(8)]
+    for claim, node in zip(claims, ("one", "two"), strict=True):
+        assert {(w.status, w.claimed_by, w.pre_claim_status) for w in claim} <= {("waking", node, "sleeping")}
+        assert all(wait.claimed_at for wait in claim)
+
+
+async def test_r26_a_due_run_is_woken_once_with_several_wakers_running(
+    store: Store, open_store: Open, store_url: str
+) -> None:
+    other = await open_store(store_url)
+    for n in range(8):
+        await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
+    reports = await asyncio.gather(Waker(store, "one").run_once(), Waker(other, "two").run_once())
+    assert sum(report.counts.get("woken", 0) for report in reports) == 8
+    assert sorted(queued.run_id for queued in await store.queue()) == [f"r{n}" for n in range(8)]
+    assert {(await store.run(f"r{n}")).execution_seq for n in range(8)} == {1}  # type: ignore[union-attr]
+
+
+async def test_g21_a_claim_whose_node_died_goes_back_with_its_fields_null(store: Store) -> None:
+    await suspended(store, timer("r1", 1))
+    assert len(await store.claim_waits("dead", 10)) == 1
+    assert (await StaleClaims(store, quick(stale_claim_threshold_ms=HOUR)).run_once()).counts == {}
+    assert (await Sweep(store).run_once()).counts == {"reset": 1}
+    (wait,) = await store.waits("r1")
+    assert (wait.status, wait.pre_claim_status, wait.claimed_by, wait.claimed_at) == ("sleeping", None, None, None)
+    assert len(await store.claim_waits("alive", 10)) == 1
+
+
+async def test_g23_each_wait_goes_back_to_the_status_it_was_claimed_from(store: Store) -> None:
+    waits = [
+        timer("r1", 1, step_id="0:t1"),
+        timer("r1", 1, step_id="1:event", status="waiting"),
+        timer("r1", 1, step_id="2:later", status="retry_backoff"),
+        timer("r1", HOUR * 10**6, step_id="3:far"),
+    ]
+    await suspended(store, *waits)
+    assert len(await store.claim_waits("dead", 10)) == 3
+    await Sweep(store).run_once()
+    assert [wait.status for wait in await store.waits("r1")] == ["sleeping", "waiting", "retry_backoff", "sleeping"]
+
+
+async def test_g22_a_run_with_a_lease_or_a_queue_row_is_none_of_the_sweeps_business(store: Store) -> None:
+    claimed = timer("", 1, status="waking")
+    for run_id, change in (("owned", start("owned", ttl=EXPIRED)), ("graced", create("graced", eligible_at=1 << 50))):
+        wait = WaitRow(run_id, claimed.step_id, claimed.kind, "waking", 1, "sleeping", "dead", 1)
+        change.waits = [wait]
+        await answers(store, change)
+    assert await store.stale_claims(1 << 50, 10) == []
+    assert (await Sweep(store).run_once()).counts == {}
+    for run_id in ("owned", "graced"):
+        assert [wait.status for wait in await store.waits(run_id)] == ["waking"]
+
+
+async def test_r27_a_delay_survives_every_process(store_url: str, open_store: Open) -> None:
+    first = await open_store(store_url)
+    due = first.now() + 50
+    await suspended(first, timer("r1", due))
+    await first.close()
+    second = await open_store(store_url)
+    assert await second.next_due() == due
+    while second.now() < due:
+        await asyncio.sleep(0.005)
+    assert (await Waker(second, "n").run_once()).run_ids == ["r1"]

@@ -1,0 +1,467 @@
+"""The capacity scanner on both databases: what it takes back, from whom, how often, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.recovery.kit import EXPIRED, Clock, scanner, until
+from tests.store.build import (
+    HOUR,
+    activate,
+    answer,
+    answers,
+    append,
+    changed,
+    create,
+    leave,
+    peek_one,
+    session,
+    start,
+    timer,
+)
+from tests.store.conftest import Open
+
+from ironflow.loops.capacity_scanner import CapacityScanner
+from ironflow.model import journal as j
+from ironflow.model.journal import fold
+from ironflow.model.run import RunRow
+from ironflow.model.transition import APPLIED, STALE
+from ironflow.store.base import Store
+
+
+async def row(store: Store, run_id: str = "r1") -> RunRow:
+    found = await store.run(run_id)
+    assert found is not None
+    return found
+
+
+async def audits(store: Store, run_id: str = "r1") -> list[str]:
+    return sorted(entry["action"] for entry in await store.audits(run_id=run_id))
+
+
+async def lose(store: Store, run_id: str = "r1", *, seq: int) -> None:
+    """A worker takes the queued run and is never heard of again."""
+    head = next(head for head in await store.peek(["order"], 10) if head.run_id == run_id)
+    assert await answer(store, activate(head, seq, ttl=EXPIRED)) == APPLIED
+
+
+# ---- leases
+
+
+async def test_g9_an_expired_lease_is_deleted_and_its_segment_queued_with_the_next_fence(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    report = await (await scanner(store)).run_once()
+    assert report.counts == {"recovered": 1}
+    assert await store.leases() == []
+    (queued,) = await store.queue()
+    assert (queued.run_id, queued.execution_seq, queued.status) == ("r1", 2, "ready")
+    assert ((await row(store)).state, (await row(store)).execution_seq) == ("pending", 2)
+
+
+async def test_r5_a_lost_lease_raises_lease_recoveries_and_leaves_the_retry_count_alone(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await (await scanner(store)).run_once()
+    found = await row(store)
+    assert (found.lease_recoveries, found.consecutive_recoveries, found.charged_recoveries) == (1, 1, 1)
+    assert (found.attempt, found.retry_count) == (1, 0)
+    view = fold(await store.journal("r1"))
+    assert (view.state, view.lease_recoveries, view.retry_count, view.breaches) == ("pending", 1, 0, [])
+    assert view.steps["0:a"].state == "interrupted"
+    assert view.steps["0:a"].error == {"message": "interrupted: worker lease lost"}
+
+
+async def test_the_journal_says_on_which_evidence_a_run_was_taken(store: Store) -> None:
+    await answers(store, start("r1", ttl=EXPIRED), start("r2", session="s2"))
+    await store.open_session(session(store, "s2"))
+    eye = await scanner(store)
+    await eye.run_once()
+    await eye.session_died("s2")
+    told = {
+        run_id: (await store.journal(run_id))[-1].data() for run_id in ("r1", "r2")
+    }
+    assert told["r1"] == {"reason": "lease expired", "charged": True, "session": "s1"}
+    assert told["r2"] == {"reason": "the process is gone", "charged": True, "session": "s2"}
+
+
+async def test_g10_a_recovered_segment_is_not_handed_out_before_its_grace_is_over(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await (await scanner(store, recovery_grace_ms=HOUR)).run_once()
+    (queued,) = await store.queue()
+    assert queued.status == "delayed"
+    assert queued.eligible_at > store.now() + HOUR // 2
+    await store.promote()
+    assert await store.peek(["order"], 10) == []
+    assert await store.reserve(["order"], 10, "s2", 1_000) == []
+
+
+async def test_g26_no_list_shows_a_lease_that_has_expired(store: Store) -> None:
+    await answers(store, start("r1", ttl=EXPIRED), start("r2"))
+    assert [lease.run_id for lease in await store.leases()] == ["r2"]
+
+
+async def test_p15_only_runs_without_a_live_owner_are_found(store: Store) -> None:
+    await answers(
+        store,
+        start("lost", ttl=EXPIRED), start("owned"), start("asleep"), start("ended"), create("queued"),
+    )  # fmt: skip
+    await answer(store, leave("asleep", 4, "sleeping", waits=[timer("asleep", store.now() + HOUR)]))
+    await answer(store, leave("ended", 4, "completed"))
+    report = await (await scanner(store)).run_once()
+    assert report.run_ids == ["lost"]
+    states = {run_id: (await row(store, run_id)).state for run_id in ("owned", "asleep", "ended", "queued")}
+    assert states == {"owned": "running", "asleep": "sleeping", "ended": "completed", "queued": "pending"}
+
+
+async def test_g8_r8_p21_a_renewed_lease_is_never_taken(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await store.open_session(session(store))
+    heart = store.heart()
+    try:
+        alive, verdicts = await asyncio.to_thread(heart.beat, "s1", 60_000, 0, [("r1", 1, "token", True)])
+        assert (alive, [v.verdict for v in verdicts]) == (True, ["refreshed"])
+    finally:
+        await asyncio.to_thread(heart.close)
+    report = await (await scanner(store)).run_once()
+    assert report.counts == {}
+    assert await answer(store, append("r1", 4)) == APPLIED
+
+
+async def test_a_lease_of_a_paused_run_only_gives_its_slot_back(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await store.decide(["r1"], changed(state="paused"))
+    report = await (await scanner(store)).run_once()
+    assert report.counts == {"freed": 1}
+    assert ((await row(store)).state, await store.queue()) == ("paused", [])
+
+
+async def test_r33_the_scanner_ignores_a_paused_run_for_ever(store: Store) -> None:
+    from ironflow.engine import commands
+
+    await answer(store, start("r1"))
+    await commands.pause(store, "r1", "me")
+    eye = await scanner(store)
+    for _ in range(3):
+        assert (await eye.run_once()).counts == {}
+    assert (await row(store)).state == "paused"
+
+
+async def test_g12_p20_after_a_recovery_the_old_owner_writes_nothing(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await (await scanner(store)).run_once()
+    before = [event.seq for event in await store.journal("r1")]
+    assert await answer(store, append("r1", 5)) == STALE
+    assert await answer(store, leave("r1", 5, "completed")) == STALE
+    assert await answer(store, append("r1", 5, fence=2)) == STALE  # the right fence with the wrong token
+    assert [event.seq for event in await store.journal("r1")] == before
+    assert (await row(store)).state == "pending"
+
+
+# ---- counting
+
+
+async def test_g14_ten_losses_in_a_row_are_allowed_and_the_next_fails_the_run(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    eye = await scanner(store)
+    for number in range(10):
+        assert (await eye.run_once()).counts == {"recovered": 1}, number
+        await lose(store, seq=5 + 2 * number)
+    assert (await eye.run_once()).counts == {"failed": 1}
+    found = await row(store)
+    assert (found.state, found.reason, found.lease_recoveries) == ("failed", "EXECUTION_RECOVERY_EXHAUSTED", 11)
+    view = fold(await store.journal("r1"))
+    assert view.error is not None
+    assert view.error["code"] == "EXECUTION_RECOVERY_EXHAUSTED"
+    assert view.breaches == []
+    assert (await store.queue(), await store.leases()) == ([], [])
+
+
+async def test_g15_a_step_that_completes_starts_the_count_again(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    eye = await scanner(store)
+    await eye.run_once()
+    await lose(store, seq=5)
+    done = append("r1", 6, fence=3, token="token2")
+    done.progress = True
+    assert await answer(store, done) == APPLIED
+    found = await row(store)
+    assert (found.consecutive_recoveries, found.charged_recoveries, found.lease_recoveries) == (0, 0, 1)
+    await eye.run_once()
+    assert (await row(store)).consecutive_recoveries == 1
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+async def test_r6_r7_one_more_lost_lease_than_allowed_fails_the_run_and_its_open_steps(
+    store: Store, allowed: int
+) -> None:
+    await answer(store, start("r1", ttl=EXPIRED, max_recoveries=allowed))
+    eye = await scanner(store)
+    for number in range(allowed):
+        assert (await eye.run_once()).counts == {"recovered": 1}
+        await lose(store, seq=5 + 2 * number)
+    assert (await eye.run_once()).counts == {"failed": 1}
+    view = fold(await store.journal("r1"))
+    assert view.error is not None
+    assert view.error["message"] == "worker lease expired"
+    assert [(step.state, step.error["message"]) for step in view.steps.values() if step.error] == [
+        ("cancelled", "worker lease expired")
+    ]
+
+
+@pytest.mark.parametrize(("executing", "charged"), [(True, 1), (False, 0), (None, 1)])
+async def test_a_loss_is_charged_where_something_executed_at_the_last_heartbeat_or_nobody_knows(
+    store: Store, executing: bool | None, charged: int
+) -> None:
+    await answer(store, start("r1"))
+    await store.open_session(session(store))
+    if executing is not None:
+        heart = store.heart()
+        await asyncio.to_thread(heart.beat, "s1", 60_000, 0, [("r1", 1, "token", executing)])
+        await asyncio.to_thread(heart.close)
+    await (await scanner(store)).session_died("s1")
+    found = await row(store)
+    assert (found.lease_recoveries, found.consecutive_recoveries, found.charged_recoveries) == (1, charged, charged)
+
+
+async def test_r14_a_step_in_back_off_is_unchanged_by_a_recovery(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    waiting = append("r1", 4)
+    waiting.events[0].kind, waiting.events[0].payload = j.STEP_RETRYING, '{"attempt":1,"of":3,"due":77}'
+    assert await answer(store, waiting) == APPLIED
+    await (await scanner(store)).run_once()
+    step = fold(await store.journal("r1")).steps["0:a"]
+    assert (step.state, step.due_at) == ("retrying", 77)
+
+
+# ---- reservations and sessions
+
+
+async def test_g16_an_expired_reservation_frees_its_slot_and_uses_no_attempt(store: Store) -> None:
+    await answer(store, create("r1"))
+    assert len(await store.reserve(["order"], 1, "s1", EXPIRED)) == 1
+    assert (await (await scanner(store)).run_once()).counts == {"reservations": 1}
+    head = await peek_one(store)
+    found = await row(store)
+    assert (head.run_id, head.execution_seq, found.lease_recoveries, found.attempt) == ("r1", 0, 0, 1)
+
+
+async def test_g17_deleting_an_expired_session_requeues_nothing_by_itself(store: Store) -> None:
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    await answer(store, start("r1"))
+    assert await store.close_session("s1") == ["r1"]
+    assert (await store.sessions(), await store.queue()) == ([], [])
+    assert (await (await scanner(store)).run_once()).counts == {"recovered": 1}
+
+
+async def test_g18_another_node_recovers_a_dead_nodes_session_and_leases(store: Store, open_store: Open,
+                                                                        store_url: str) -> None:  # fmt: skip
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    await answers(store, start("r1"), start("r2", session="s2"))
+    other = await open_store(store_url)
+    report = await (await scanner(other)).run_once()
+    assert (report.counts, report.run_ids) == ({"sessions": 1, "recovered": 1}, ["r1"])
+    assert (await row(store, "r2")).state == "running"
+
+
+async def test_what_a_dead_session_had_reserved_is_free_at_once(store: Store) -> None:
+    """kill -9 between reservation and activation must not hold a run for the reservation's whole time."""
+    await answers(store, create("r1"), create("r2"))
+    await store.open_session(session(store, "s1"))
+    assert [h.run_id for h in await store.reserve(["order"], 1, "s1", HOUR)] == ["r1"]
+    assert [h.run_id for h in await store.reserve(["order"], 1, "s2", HOUR)] == ["r2"]
+    report = await (await scanner(store)).session_died("s1")
+    assert report.counts == {"sessions": 1, "reservations": 1}
+    assert [head.run_id for head in await store.peek(["order"], 10)] == ["r1"]
+
+
+async def test_a_death_that_is_reported_twice_is_counted_once(store: Store) -> None:
+    await store.open_session(session(store, "s1"))
+    await answer(store, start("r1"))
+    eye = await scanner(store)
+    reports = await asyncio.gather(eye.session_died("s1"), eye.session_died("s1"))
+    assert sum(report.counts.get("recovered", 0) for report in reports) == 1
+    assert (await row(store)).lease_recoveries == 1
+
+
+async def test_a_death_takes_no_lease_that_somebody_else_holds_by_now(store: Store) -> None:
+    await store.open_session(session(store, "s1"))
+    await answer(store, start("r1", session="s1"))
+    await (await scanner(store)).session_died("s1")
+    assert await answer(store, activate(await peek_one(store), 5, session="s2")) == APPLIED
+    assert (await (await scanner(store)).session_died("s1")).run_ids == []
+    assert (await row(store)).state == "running"
+
+
+# ---- several at once
+
+
+async def test_g19_r12_p17_two_scanners_recover_each_run_once_with_one_pair_of_audits(
+    store: Store, open_store: Open, store_url: str
+) -> None:
+    names = [f"r{n:02}" for n in range(20)]
+    await answers(store, *(start(name, ttl=EXPIRED) for name in names))
+    eyes = [await scanner(store), await scanner(await open_store(store_url))]
+    await asyncio.gather(*(eye.run_once() for eye in eyes))
+    for eye in eyes:  # what one had locked was left by the other
+        await eye.run_once()
+    for name in names:
+        assert (await row(store, name)).lease_recoveries == 1
+        assert await audits(store, name) == ["capacity.lease.expired", "capacity.segment.recovered"]
+
+
+async def test_g24_audits_of_a_recovery_are_always_written(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await (await scanner(store)).run_once()
+    assert await audits(store) == ["capacity.lease.expired", "capacity.segment.recovered"]
+
+
+async def test_r13_p16_a_pass_recovers_at_most_its_batch_and_the_rest_follows(store: Store) -> None:
+    await answers(store, *(start(f"r{n}", ttl=EXPIRED) for n in range(7)))
+    eye = await scanner(store, recovery_batch=3)
+    passes = [await eye.run_once() for _ in range(3)]
+    assert [report.counts for report in passes] == [{"recovered": 3}, {"recovered": 3}, {"recovered": 1}]
+    assert [report.more for report in passes] == [True, True, False]
+
+
+async def test_a_page_of_runs_that_cannot_be_recovered_stops_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ironflow.model import recovery
+
+    await answers(store, *(start(f"r{n}", ttl=EXPIRED) for n in range(4)))
+    real = recovery.expired_lease
+
+    def broken(locked: Any, *rest: Any) -> Any:
+        if locked.row.run_id in ("r0", "r1"):
+            raise RuntimeError("a bug of ours")
+        return real(locked, *rest)
+
+    monkeypatch.setattr(recovery, "expired_lease", broken)
+    eye = await scanner(store, recovery_batch=2)
+    assert (await eye.run_once()).counts == {"errors": 2}
+    assert (await eye.run_once()).run_ids == ["r2", "r3"]
+
+
+async def test_p29_finish_cancel_and_recovery_at_once_leave_one_terminal_event(
+    store: Store, open_store: Open, store_url: str
+) -> None:
+    from ironflow.engine import commands
+    from ironflow.errors import InvalidTransition
+
+    other = await open_store(store_url)
+    for number in range(12):
+        name = f"r{number}"
+        await answer(store, start(name, ttl=EXPIRED))
+
+        async def cancel(name: str = name) -> None:
+            try:
+                await commands.cancel(other, name, "me")
+            except InvalidTransition:
+                pass  # it had ended
+
+        eye = await scanner(other)
+        await asyncio.gather(answer(store, leave(name, 4, "completed")), cancel(), eye.run_once())
+        events = await store.journal(name)
+        assert sum(event.kind in j.TERMINAL_KINDS for event in events) == 1
+        view, found = fold(events), await row(store, name)
+        assert (view.breaches, view.state) == ([], found.state)
+
+
+# ---- clocks that lie
+
+
+async def test_a_scanner_that_has_just_begun_grants_one_renewal_before_it_trusts_clocks(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    eye = CapacityScanner(store, (await scanner(store, renewal_interval_ms=300)).settings, lambda: 0.0)
+    assert (await eye.run_once()).counts == {}
+    eye._grace_until = store.now()  # the renewal interval is over
+    assert (await eye.run_once()).counts == {"sessions": 1, "recovered": 1}
+
+
+async def test_a_scanner_that_was_late_grants_one_renewal_again(store: Store) -> None:
+    """A laptop that was suspended: everybody's clocks are over, and everybody is alive."""
+    clock = Clock()
+    eye = await scanner(store, clock)
+    await eye.run_once()
+    await answer(store, start("r1", ttl=EXPIRED))
+    clock.at += 60
+    assert (await eye.run_once()).counts == {}
+    assert eye._grace_until > store.now()
+    clock.at += 0.05
+    assert (await eye.run_once()).counts == {}
+    eye._grace_until = store.now()
+    clock.at += 0.05
+    assert (await eye.run_once()).counts == {"recovered": 1}
+
+
+async def test_proof_needs_no_clock_and_no_patience(store: Store) -> None:
+    await answer(store, start("r1"))
+    await store.open_session(session(store))
+    eye = CapacityScanner(store, (await scanner(store)).settings, lambda: 0.0)
+    assert (await eye.session_died("s1")).run_ids == ["r1"]
+
+
+# ---- broken invariants, deadlines, runs that kill their reader
+
+
+async def test_a_run_with_neither_lease_nor_queue_row_is_queued_again_and_written_down(store: Store) -> None:
+    """Orphaned runs stayed running for ever: a fault that a product of this kind shipped."""
+    await answer(store, start("r1"))
+    lost = changed()
+
+    def drop_lease(locked: Any) -> Any:
+        change = lost(locked)
+        change.release = True
+        return change
+
+    await store.decide(["r1"], drop_lease)
+    await store.decide(["r1"], changed(state="running"))
+    assert (await (await scanner(store, lease_ttl_ms=HOUR, session_ttl_ms=HOUR)).run_once()).counts == {}
+    eye = await scanner(store, lease_ttl_ms=300)
+    started = (await row(store)).started_at or 0
+    await until(lambda: store.now() > started + 300)
+    assert (await eye.run_once()).counts == {"breaches": 1}
+    assert "invariant.unowned_run" in await audits(store)
+    assert ((await row(store)).state, len(await store.queue())) == ("pending", 1)
+
+
+async def test_a_deadline_that_passes_while_nobody_executes_the_run_ends_it(store: Store) -> None:
+    await answers(
+        store,
+        create("late", deadline_at=1), create("early", deadline_at=store.now() + HOUR),
+        create("undo", deadline_at=1, compensations=1), start("owned", deadline_at=1),
+        start("asleep", deadline_at=1), start("asleep-undo", deadline_at=1, compensations=1),
+    )  # fmt: skip
+    for name in ("asleep", "asleep-undo"):
+        await answer(store, leave(name, 4, "sleeping", waits=[timer(name, store.now() + HOUR)]))
+    assert (await (await scanner(store)).run_once()).counts == {"overdue": 3}
+    states = {
+        name: (await row(store, name)).state
+        for name in ("late", "early", "undo", "owned", "asleep", "asleep-undo")
+    }
+    assert states == {
+        "late": "failed", "early": "pending", "undo": "pending", "owned": "running", "asleep": "failed",
+        "asleep-undo": "pending",
+    }  # fmt: skip
+    view = fold(await store.journal("late"))
+    assert view.error is not None
+    assert (view.error["code"], view.breaches) == ("RUN_TIMEOUT", [])
+    assert await store.waits("asleep") == []
+
+
+async def test_a_run_that_was_being_opened_when_a_process_died_is_charged(store: Store) -> None:
+    """It never got as far as a lease, so nothing else would ever count the workers it kills."""
+    await answers(store, create("r1"), create("r2"))
+    await store.open_session(session(store))
+    eye = await scanner(store, recovery_ceiling=2)
+    report = await eye.session_died("s1", ("r1", 0))
+    assert report.counts == {"sessions": 1, "recovered": 1}
+    found = await row(store)
+    assert (found.state, found.execution_seq, found.charged_recoveries) == ("pending", 1, 1)
+    assert (await row(store, "r2")).charged_recoveries == 0
+    assert (await eye.session_died("s1", ("r1", 0))).run_ids == []  # the same news again
+    await eye.session_died("s2", ("r1", 1))
+    assert (await eye.session_died("s3", ("r1", 2))).counts == {"sessions": 1, "failed": 1}
+    assert fold(await store.journal("r1")).breaches == []
