@@ -202,8 +202,8 @@ class Soak:
             victim = self.workers.pop(self.chance.randrange(len(self.workers)))
             victim.send_signal(signal.SIGKILL)
             victim.communicate()
-            self.kills += 1
             await self.spawn()
+            self.kills += 1  # lets the next runs start, so that the next kill finds them executing
 
     async def watch(self) -> None:
         """Until every run has ended, or nothing has moved for a minute."""

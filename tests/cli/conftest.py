@@ -103,23 +103,36 @@ class Cli:
         return [json.loads(line) for line in self(*words, "--json", code=code).splitlines()]
 
     def run(self, name: str, value: Any = None, *words: str, code: int = 0) -> Any:
-        """`ironflow run` of one of the flows in a process of its own (signals want a main thread of their own)."""
+        """What `ironflow run` of one of the flows tells, in this process."""
+        return self.json(*self.run_words(name, value, *words), code=code)
+
+    def run_words(self, name: str, value: Any = None, *words: str) -> list[str]:
+        """The words of that command, without `--json` and the database."""
         given = [] if value is None else ["--input", json.dumps(value)]
-        done = process(["run", f"{self.flows}:{name}", *given, *words, "--json", "--db", self.url])
+        return ["run", f"{self.flows}:{name}", *given, *words]
+
+    def run_apart(self, name: str, value: Any = None, *words: str, code: int = 0) -> Any:
+        """The same in a process of its own, which imports the file anew."""
+        done = process([*self.run_words(name, value, *words), "--json", "--db", self.url])
         assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout)
 
+    def ready(self) -> None:
+        """Wait until another process has made the database."""
+        eventually(lambda: main(["runs", "list", "--json", "--db", self.url]) == 0, "a database", 30)
 
-def environment() -> dict[str, str]:
-    """This process's own, without what a test must not inherit."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("IRONFLOW_", "PYTHONHASHSEED"))}
+
+def environment(seed: str | None = "0") -> dict[str, str]:
+    """This process's own, without what a test must not inherit; with a seed, no process starts itself again."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("IRONFLOW_", "PYTHONHASHSEED"))}
+    return kept if seed is None else {**kept, "PYTHONHASHSEED": seed}
 
 
-def process(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def process(words: list[str], seed: str | None = "0", **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `ironflow WORDS` to its end."""
     command = [sys.executable, "-m", "ironflow", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env=environment(), **options
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment(seed), **options
     )
 
 

@@ -147,7 +147,7 @@ def test_runs_paused_by_a_divergence_are_counted_first_and_resumed_with_yes(
     cli.flows = tmp_path / "drifting_flow.py"
     cli.flows.write_text(DRIFTING.format(step="old"))
     process = started(["run", f"{cli.flows}:drifting", "--input", "1", "--db", cli.url])
-    eventually(lambda: Path(cli.url.removeprefix("sqlite:///")).exists(), "a database")
+    cli.ready()
     eventually(lambda: [row["state"] for row in cli.json("runs", "list")] == ["sleeping"], "it sleeps")
     process.kill()
     process.wait()
@@ -156,7 +156,7 @@ def test_runs_paused_by_a_divergence_are_counted_first_and_resumed_with_yes(
     cli("runs", "pause", other)
 
     cli.flows.write_text(DRIFTING.format(step="new"))
-    paused = cli.run("drifting", 1, code=6)
+    paused = cli.run_apart("drifting", 1, code=6)
     assert (paused["run_id"], paused["state"], paused["reason"]) == (diverged, "paused", "REPLAY_DIVERGENCE")
     plan = cli.json("runs", "resume", "--divergence")
     assert plan == {"count": 1, "applied": False, "run_ids": [diverged]}
@@ -165,7 +165,7 @@ def test_runs_paused_by_a_divergence_are_counted_first_and_resumed_with_yes(
 
     cli.flows.write_text(DRIFTING.format(step="old"))
     assert [one["run_id"] for one in cli.json("runs", "resume", "--divergence", "--yes")] == [diverged]
-    ended = cli.run("drifting", 1)
+    ended = cli.run_apart("drifting", 1)
     assert (ended["run_id"], ended["output"]) == (diverged, 2)
     assert state(cli, other) == "paused"
 

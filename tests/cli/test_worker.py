@@ -79,7 +79,7 @@ def test_a_worker_that_drains_takes_nothing_new_and_a_second_signal_gives_the_re
 def test_bad_targets_and_bad_settings_are_refused_before_anything_starts(cli: Cli) -> None:
     for words, code, says in (
         (["worker", "absent.py"], 2, "no file"),
-        (["worker", str(cli.flows), "--processes", "0"], 2, "0"),
+        (["worker", str(cli.flows), "--processes", "0"], 2, "--processes"),
         (["worker", "absent_module", "--processes", "2"], 2, "no module"),
     ):
         done = process([*words, "--db", cli.url])
@@ -91,8 +91,8 @@ def test_bad_targets_and_bad_settings_are_refused_before_anything_starts(cli: Cl
 def test_a_supervisor_replaces_a_dead_worker_and_passes_signals_on(cli: Cli, started: Started) -> None:
     words = ["worker", str(cli.flows), "--worker-id", "w", "--processes", "2", "--db", cli.url, "--json"]
     supervisor = started(words)
-    eventually(lambda: Path(cli.url.removeprefix("sqlite:///")).exists(), "a database")
-    first = eventually(lambda: (s := sessions(cli)) if len(sessions(cli)) == 2 else None, "two workers")
+    cli.ready()
+    first = eventually(lambda: s if len(s := sessions(cli)) == 2 else None, "two workers")
     assert set(first) == {"w-1", "w-2"}
     os.kill(first["w-1"], signal.SIGKILL)
     died = event(supervisor, "died")
@@ -110,7 +110,7 @@ def test_a_supervisor_replaces_a_dead_worker_and_passes_signals_on(cli: Cli, sta
 def test_workers_leave_in_order_when_their_supervisor_is_killed(cli: Cli, started: Started) -> None:
     words = ["worker", str(cli.flows), "--processes", "1", "--db", cli.url]
     supervisor = started(words)
-    eventually(lambda: Path(cli.url.removeprefix("sqlite:///")).exists(), "a database")
+    cli.ready()
     eventually(lambda: len(sessions(cli)) == 1, "one worker")
     supervisor.kill()
     eventually(lambda: not sessions(cli), "it said goodbye")

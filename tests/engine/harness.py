@@ -29,6 +29,8 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import Locked
 
 START = 1_000_000
+#: Every execution that was made, to be closed when its test is over: a dropped one would run user code.
+made: list[Execution] = []
 RUN = "run-1"
 #: Columns that the journal must tell.
 COMPARED = ("state", "attempt", "retry_count", "warnings", "compensations", "status_text", "reason")
@@ -53,19 +55,18 @@ class Harness:
         self.limit = limit
         self.journal: list[Event] = []
         self.now = START
-        self.row = RunRow(
-            RUN, workflow.name, version or workflow.spec.version, runs.PENDING, workflow.name, RUN, START
-        )
+        self.row = RunRow(RUN, workflow.name, version or workflow.spec.version, runs.PENDING, workflow.name, RUN, START)
         self.row.deadline_at = deadline_at
         #: how long the journal was after each commit: where a crash can cut it
         self.commits: list[int] = []
         self.running: dict[str, StepRun] = {}
         self.started: list[tuple[str, int, str]] = []
         self.stopped: list[str] = []
+        self.abandoned: dict[str, StepRun] = {}
         self.waits: dict[str, int | None] = {}
         self.queued_at = START
         self.plan: Plan
-        self.execution: Execution
+        self.execution: Any = None
 
     # ---- segments
 
@@ -100,6 +101,8 @@ class Harness:
         except IronflowError as error:
             plan = ending.refused(self.workflow.spec, head, last_seq, self.row.execution_seq + 1, error)
             self.row.execution_seq += 1
+            if self.row.state != runs.CANCELLING:
+                self.row.state = runs.RUNNING
             return self._commit(plan)
 
     def wake(self) -> Harness:
@@ -130,9 +133,13 @@ class Harness:
         )  # fmt: skip
 
     def _execution(self, history: History) -> Execution:
-        return Execution(
+        if self.execution is not None:
+            self.execution.close()
+        execution = Execution(
             self.workflow.spec, self._head(), history, chance=lambda: self.chance, strict=True, limit=self.limit
         )
+        made.append(execution)
+        return execution
 
     def _open(self, adopted: tuple[tuple[str, int], ...] = ()) -> Harness:
         seq = self.row.execution_seq + 1
@@ -140,7 +147,7 @@ class Harness:
         plan = self.execution.settle(self.now)
         self.row.execution_seq = seq
         self.waits.clear()
-        if plan.leave is None and self.row.state != runs.CANCELLING:
+        if self.row.state != runs.CANCELLING:
             self.row.state = runs.RUNNING
         self.execution.head.execution_seq, self.execution.head.state = seq, self.row.state
         return self._commit(plan)
@@ -159,25 +166,25 @@ class Harness:
         if plan.events:
             self.commits.append(len(self.journal))
         if change.state is not None and change.state != self.row.state:
-            if plan.leave is not None and self.row.state == runs.PENDING:
-                runs.check(RUN, runs.RUNNING, change.state)
-            else:
-                runs.check(RUN, self.row.state, change.state)
+            runs.check(RUN, self.row.state, change.state)
             self.row.state = change.state
         for name, value in (change.changes or {}).items():
             setattr(self.row, name, value)
-        if self.row.state == runs.CANCELLING:
+        if self.row.state == runs.CANCELLING and self.execution is not None:
             self.execution.head.state = runs.CANCELLING
         for step in plan.start:
             self.running[step.id] = step
             self.started.append((step.id, step.try_no, idempotency_key(RUN, step.id, step.try_no)))
         self.stopped += [step.id for step in plan.stop]
+        for step in plan.stop:
+            if step.spec.on_cancel == "abandon":
+                self.abandoned[step.id] = self.running.pop(step.id, step)
         if plan.leave is not None:
             assert not self.running, "a segment left with bodies running"
             self.waits = {row.step_id: row.due_at for row in plan.leave.waits}
             if plan.leave.kind == RETRY:
                 self.queued_at = plan.leave.due or 0
-            if plan.leave.kind != SUSPENSION:
+            if plan.leave.kind != SUSPENSION and self.execution is not None:
                 self.execution.close()
         self.check()
         return self

@@ -66,7 +66,7 @@ class Lines:
         return nullcontext()
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style)
+        self.console.print(text, style=style, soft_wrap=True)
 
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         for event in page:
@@ -95,7 +95,7 @@ class Live:
         )
 
     def say(self, text: str, style: str = "") -> None:
-        self.console.print(text, style=style)
+        self.console.print(text, style=style, soft_wrap=True)
 
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         self.progress = progress

@@ -116,14 +116,15 @@ def executed_as_recorded(events: Sequence[Event], effects: Sequence[Effect]) -> 
 def _often(views: Iterable[StepView], executed: Mapping[str, int]) -> str:
     """How many steps ran once, and why others ran more often."""
     reasons = Counter(_reason(view, executed[view.step_id]) for view in views)
-    return ", ".join(f"{count} {'step' if count == 1 else 'steps'} {why}" for why, count in reasons.most_common())
+    return "; ".join(f"{count} {'step' if count == 1 else 'steps'} {why}" for why, count in reasons.most_common())
 
 
 def _reason(view: StepView, executed: int) -> str:
     if executed == 1:
         return "once"
     often = "twice" if executed == 2 else f"{executed} times"
-    return f"{often} ({'cut off by the kill' if _tries(view, steps.INTERRUPTED) else 'tried again after an error'})"
+    why = "cut off by the kill" if _tries(view, steps.INTERRUPTED) else "tried again after an error"
+    return f"{often}, {why}"
 
 
 def index_is_right(index: dict[str, str], root: Path, files: int) -> Check:

@@ -34,6 +34,10 @@ class Owner(Protocol):
 
     def body_ended(self, body: Body) -> None: ...
 
+    async def enter(self, body: Body) -> None:
+        """Wait until this body may keep every other writer of the database waiting."""
+        ...
+
 
 class Body:
     """One try of one step, executing. `owner` and `step` change hands when a later segment adopts it."""
@@ -50,6 +54,7 @@ class Body:
         "task",
         "transaction",
         "try_no",
+        "value",
     )
 
     def __init__(self, owner: Owner | None, step: StepRun, head: RunHead) -> None:
@@ -63,6 +68,8 @@ class Body:
         self.task: asyncio.Task[None] | None = None
         #: how it ended: an encoded result, or an error; `answer` holds what a `reconcile` said
         self.result: str | None = None
+        #: the result as reading its text gives it: what the workflow gets
+        self.value: Any = None
         self.error: BaseException | None = None
         self.answer: Any = None
         #: the user's writes of a transactional step, waiting for the step's completion to commit with them
@@ -108,7 +115,7 @@ class Bodies:
         try:
             if body.cancelled:
                 raise asyncio.CancelledError
-            args, kwargs = spec.arguments.decode(step.args_text or "")
+            args, kwargs = step.arguments()
             info = body.info = StepInfo(
                 run_id=head.run_id,
                 root_run_id=head.root_run_id,
@@ -127,12 +134,14 @@ class Bodies:
                 if spec.kind == TRANSACTION:
                     call = functools.partial(self._transact, body, args, kwargs)
                 value = await self._within(body, call)
-                body.result = spec.result.encode(value, path=f"{step.id} result", limit=self.limit)
+                path = f"{step.id} result"
+                body.result, body.value = spec.result.snapshot(value, path=path, limit=self.limit)
         except BaseException as error:
             body.error = error
-            if body.transaction is not None:
-                await body.transaction.rollback()
-                body.transaction = None
+        if body.transaction is not None and (body.error is not None or body.cancelled):
+            # Its completion will not be journaled: either its result cannot be, or nobody wants it any more.
+            transaction, body.transaction = body.transaction, None
+            await transaction.rollback()
         owner = body.owner
         if owner is not None:
             owner.body_ended(body)
@@ -162,8 +171,10 @@ class Bodies:
 
     async def _transact(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = body.step.spec
+        if self.store.exclusive_transactions and body.owner is not None:
+            await body.owner.enter(body)
         value, body.transaction = await self.store.begin(
-            lambda connection: spec.fn(connection, *args, **kwargs), deadline_ms=spec.timeout_ms or TRANSACTION_MS
+            _with_connection(spec.fn, args, kwargs), deadline_ms=spec.timeout_ms or TRANSACTION_MS
         )
         return value
 
@@ -208,6 +219,18 @@ class Bodies:
 
 def _least(a: float | None, b: float | None) -> float | None:
     return min((x for x in (a, b) if x is not None), default=None)
+
+
+def _with_connection(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any], Any]:
+    """A function of the connection alone, of the same colour and name: stores refuse one that they cannot call."""
+    if asyncio.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def call(connection: Any) -> Any:
+            return await fn(connection, *args, **kwargs)
+
+        return call
+    return functools.wraps(fn)(lambda connection: fn(connection, *args, **kwargs))
 
 
 def _plain(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -149,7 +149,8 @@ def _another_attempt(e: Execution, error: BaseException, now: int) -> Leave | No
     """Another attempt if the policy allows one and the error may not come again; else the policy's last word."""
     if e.head.state == runs.CANCELLING or e.verdict is not None:
         return None
-    policy, used = e.spec.retry, e.history.retries + 1
+    policy, history = e.spec.retry, e.history
+    used = history.retries - history.granted + 1
     if policy.max_attempts <= 1 or isinstance(error, DETERMINISTIC) or not policy.matches(error, ""):
         return None
     failed = {"failed_steps": blame(error, e.last_limit, automatic=True), "mode": e.spec.retry_mode}
@@ -161,7 +162,7 @@ def _another_attempt(e: Execution, error: BaseException, now: int) -> Leave | No
         return pause(e, now)
     leave = Leave(RETRY, runs.RETRYING)
     leave.due = now + policy.delay_ms(used, e.chance(), getattr(error, "after_ms", None))
-    leave.changes = {"attempt": e.head.attempt + 1, "retry_count": used}
+    leave.changes = {"attempt": e.head.attempt + 1, "retry_count": history.retries + 1}
     if e.spec.retry_mode == "restart":
         leave.changes |= {"warnings": 0, "compensations": 0}
     facts = {"t": max(now, e.now), "attempt": used, "of": policy.max_attempts, "due": leave.due, **failed}

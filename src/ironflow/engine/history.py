@@ -79,6 +79,7 @@ class History:
         "failing",
         "fresh",
         "generation",
+        "granted",
         "input",
         "last_seq",
         "notes",
@@ -122,6 +123,8 @@ class History:
         self.warnings = 0
         #: attempts that failed and were followed by another, in this epoch
         self.retries = 0
+        #: how many of them came before a person granted the policy's number once more
+        self.granted = 0
         #: somebody asked for the end of the run and its compensations are to run
         self.asked_to_compensate = False
         #: the recorded error of a run that is undoing what it did before it fails
@@ -264,12 +267,15 @@ def _paused(h: History, e: Event, data: dict[str, Any]) -> None:
 def _unpaused(h: History, e: Event, data: dict[str, Any]) -> None:
     if h.exhausted is not None:
         _open_attempt(h, h.exhausted)
-        h.retries = 0
+        h.granted = h.retries
 
 
 def _next_attempt(h: History, e: Event, data: dict[str, Any]) -> None:
     h.attempt += 1
-    h.retries = h.retries + 1 if e.kind == j.RUN_RETRYING else 0
+    if e.kind == j.RUN_RETRYING:
+        h.retries += 1
+    else:
+        h.retries = h.granted = 0
     _open_attempt(h, data)
 
 

@@ -1,8 +1,8 @@
 """The ledger of one run in one segment: what its code has asked for, and what becomes journal of it.
 
 What it owns: the workflow instance, its open steps and timers, and the plan that the next commit takes. What
-it promises: every request is taken on in the order in which it was made, arguments are copied at the call, so
-that code and bodies share nothing, and an event gets its number when it is decided, not when it is written.
+it promises: every request is taken on in the order in which it was made, arguments are copied before the code is
+told anything more, so that code and bodies share nothing, and an event gets its number when it is decided, not when it is written.
 """
 
 from __future__ import annotations

@@ -3,15 +3,21 @@
 The thin shell around an :class:`~ironflow.engine.execution.Execution`: it commits each plan and only then carries it
 out. Ends of bodies gather in a mailbox while a commit is under way; all of them join the next one. A write that is
 answered `stale` means that somebody else owns the run: the segment stops its bodies and writes nothing more.
+
+A transactional step has a commit of its own. Where its open transaction keeps every other writer waiting, the segment
+has no write under way while one is open: a write that waits for the transaction, which waits for the segment, which
+waits for the write, would never end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import Protocol
 
 from ironflow.engine.bodies import Bodies, Body
+from ironflow.engine.definitions import TRANSACTION
 from ironflow.engine.execution import Execution
 from ironflow.engine.plan import EXECUTING, Leave, Plan, StepRun, owner_transition
 from ironflow.model.capacity import RunHead
@@ -19,6 +25,9 @@ from ironflow.model.transition import APPLIED, NEWS
 from ironflow.store.base import OpenTransaction, Store
 
 log = logging.getLogger("ironflow.worker")
+
+#: Code whose activation took longer than this is told of the next results only after they are committed.
+SLOW_ACTIVATION_S = 0.005
 
 
 class Host(Protocol):
@@ -53,6 +62,14 @@ class Segment:
         self._mail: list[Body] = []
         #: what the commit under way tells of
         self._ended: list[Body] = []
+        #: a transaction that the commit under way is to decide
+        self._deciding: OpenTransaction | None = None
+        #: the body that keeps every other writer waiting, until its end is committed; and those that want to
+        self._inside: Body | None = None
+        self._entering: list[asyncio.Future[None]] = []
+        self._writing = False
+        #: the longest activation since the last decision, seconds
+        self._longest = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned = False
@@ -66,7 +83,8 @@ class Segment:
     def unsettled(self) -> list[Body]:
         """Bodies whose end no journal has: they run, or they ended and the commit that was to say so was refused."""
         settled = self.bodies.union(self._mail, self._ended)
-        return [body for body in settled if body.transaction is None and not body.cancelled]
+        # Of a transactional step nothing is left to be adopted: its writes are undone, and it has to run again.
+        return [body for body in settled if body.step.spec.kind != TRANSACTION and not body.cancelled]
 
     def begin(self, plan: Plan) -> None:
         """Carry the committed first plan out and go on in a task."""
@@ -79,6 +97,16 @@ class Segment:
         self._mail.append(body)
         self._wake()
 
+    async def enter(self, body: Body) -> None:
+        """Wait until this segment has no write under way and no other transaction; then it begins none before the end
+        of this body. For stores with `exclusive_transactions`.
+        """
+        while self._writing or self._inside is not None:
+            waiter = self._loop.create_future()
+            self._entering.append(waiter)
+            await waiter
+        self._inside = body
+
     def abandon(self) -> None:
         """Stop: the run is somebody else's, or this worker may no longer claim it. Nothing more is written."""
         self._abandoned = True
@@ -86,46 +114,68 @@ class Segment:
 
     async def _run(self, wake_at: int | None) -> None:
         try:
-            await self._drive(wake_at)
+            if await self._drive(wake_at):
+                return
         except asyncio.CancelledError:
+            await self._undo_open()
             raise
         except Exception:
             # Ours to mend, but no reason to hold the run: its lease is no longer renewed, recovery takes it from
             # here, and its ceiling ends a run that fails this way every time.
             log.exception("the segment of run %s broke", self.head.run_id)
-            self.host.lost(self)
+        await self._undo_open()
+        self.host.lost(self)
 
-    async def _drive(self, wake_at: int | None) -> None:
+    async def _drive(self, wake_at: int | None) -> bool:
+        """Commit after commit. Returns True when the segment left by one, False when it lost the run."""
         while True:
             if not self._mail and not self._abandoned:
                 await self._wait(wake_at)
+            while self._inside is not None and self._inside not in self._mail and not self._abandoned:
+                await self._wait(None)
             if self._abandoned:
-                break
-            ended, transaction = await self._open_mail()
+                return False
+            self._writing = True
+            ended, self._deciding = await self._open_mail()
             self._ended = ended
-            plan = self._advance(ended)
-            if not plan.empty and not await self._commit(plan, transaction):
-                break
-            self._ended = []
+            self._feed(ended)
+            if self.execution.untold:
+                # Results must not wait for code that computes for long: they are stored before it goes on.
+                if not await self._commit(self.execution.facts(), self._deciding):
+                    return False
+                self._ended, self._deciding = [], None
+            plan = self._decide()
+            if not plan.empty and not await self._commit(plan, self._deciding):
+                return False
+            self._ended, self._deciding, self._writing = [], None, False
             self._carry_out(plan)
             wake_at = plan.wake_at
             if plan.leave is not None:
                 self.host.left(self, plan.leave)
-                return
-        await self._undo_open()
-        self.host.lost(self)
+                return True
+            if self._inside in ended:
+                self._inside = None
+            if self._entering and self._inside is None:
+                await self._let_in()
+
+    async def _let_in(self) -> None:
+        waiting, self._entering = self._entering, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        await asyncio.sleep(0)  # or a full mailbox would keep them out
 
     async def _open_mail(self) -> tuple[list[Body], OpenTransaction | None]:
-        """What ended since the last commit, all at once; but each transactional step has a commit of its own."""
+        """What ended since the last commit: everything at once, but a transactional step by itself.
+
+        That one goes first, because others wait for what its transaction has locked.
+        """
         mail = self._mail
-        if not any(body.transaction is not None for body in mail):
+        body = next((one for one in mail if one.transaction is not None), None)
+        if body is None:
             self._mail = []
             return mail, None
-        plain = [body for body in mail if body.transaction is None]
-        if plain:
-            self._mail = [body for body in mail if body.transaction is not None]
-            return plain, None
-        body = mail.pop(0)
+        mail.remove(body)
         transaction, body.transaction = body.transaction, None
         if transaction is not None and body.step.state != EXECUTING:
             # Cancelled while it ran: its completion will not be journaled, so its writes must not stay either.
@@ -133,20 +183,37 @@ class Segment:
             transaction = None
         return [body], transaction
 
-    def _advance(self, ended: list[Body]) -> Plan:
-        """Feed what ended and decide what is next."""
+    def _feed(self, ended: list[Body]) -> None:
+        """Journal what ended. The code is told at once, or, if it is known to be slow, by `_decide`."""
         execution, now = self.execution, self.host.store.now()
+        defer, self._longest = execution.slow, 0.0
         for body in ended:
+            begun = perf_counter()
             if body.step.reconciling:
                 execution.reconciled(body.step, now, body.answer, body.error)
             else:
-                execution.ended(body.step, now, body.result, body.error)
-        return execution.settle(now)
+                execution.ended(body.step, now, body.result, body.error, body.value, defer=defer)
+            self._longest = max(self._longest, perf_counter() - begun)
+
+    def _decide(self) -> Plan:
+        """Tell the code what it has not been told, and decide what is next."""
+        execution = self.execution
+        told = len(execution.untold) or 1
+        begun = perf_counter()
+        plan = execution.settle(self.host.store.now())
+        self._longest = max(self._longest, (perf_counter() - begun) / told)
+        execution.slow = self._longest > SLOW_ACTIVATION_S
+        return plan
 
     async def _undo_open(self) -> None:
-        for body in self._mail:
-            if body.transaction is not None:
-                await body.transaction.rollback()
+        """At the end, whatever it was: no transaction of this segment stays open, and none ends unheard."""
+        for body in self.bodies:
+            if body.step.spec.kind == TRANSACTION:
+                body.cancel()
+        undone = [self._deciding, *(body.transaction for body in self._mail)]
+        for transaction in undone:
+            if transaction is not None:
+                await transaction.rollback()
 
     async def _commit(self, plan: Plan, transaction: OpenTransaction | None = None) -> bool:
         while True:

@@ -90,8 +90,8 @@ def died_opening(
         return None
     if row.state not in (runs.SUSPENDED if queue is None else runs.QUEUED):
         return None
-    if queue is not None and queue.status == RESERVED and queue.reserved_by != session:
-        return None
+    # A reservation does not matter here: it may be the parent's of a child process, and whoever else has one finds the
+    # raised fence when it activates, and looks again.
     transition = requeue(locked, policy, charged=True, reason=GONE_OPENING, session=session)
     transition.release = False
     transition.dequeue = queue is not None

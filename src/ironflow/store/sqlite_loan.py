@@ -215,6 +215,22 @@ class LentConnection(sqlite3.Connection):
         """See `sqlite3.Connection.cursor`."""
         return super().cursor(factory)
 
+    # The driver's own versions of these three make a plain cursor, whatever `cursor` says.
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """See `sqlite3.Connection.execute`."""
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        """See `sqlite3.Connection.executemany`."""
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.executemany(sql, parameters)
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        """See `LentCursor.executescript`."""
+        cursor: sqlite3.Cursor = self.cursor()
+        return cursor.executescript(sql_script)
+
     def __enter__(self) -> Self:
         """A part that can fail by itself: committed with the whole, undone alone. (Elsewhere this commits.)"""
         self.execute("savepoint part")

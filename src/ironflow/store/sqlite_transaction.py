@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ironflow.errors import StepTimeout, StoreError
+from ironflow.errors import StoreError
 from ironflow.model.transition import APPLIED, NEWS, Transition
 from ironflow.store.plan import payload_size
 from ironflow.store.sqlite_batch import commit_batch

@@ -141,6 +141,26 @@ def watchable(session: SessionRow, host: str, boot: str, process_id: str) -> boo
     )
 
 
+def already_dead(session: SessionRow) -> tuple[bool, Opening | None]:
+    """Whether that session's process is gone right now, and what it was opening when it died. Does not wait.
+
+    For the sessions a worker finds when it comes: it must know of their deaths before it takes what they held.
+    """
+    fd = _open(session)
+    if fd < 0:
+        return False, None
+    try:
+        if _LINUX:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_RDLCK))
+        else:
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True, _read_opening(fd)
+    except OSError:  # held: it lives
+        return False, None
+    finally:
+        os.close(fd)
+
+
 def watch_once(session: SessionRow, died: Died) -> None:
     """Call `died` once, from a thread, when the process of that session is gone. Asking again is free.
 
@@ -196,16 +216,11 @@ def last_words(folder: Path, session_id: str) -> Opening | None:
 
 def _watch(session: SessionRow) -> None:
     proven, opening = False, None
-    try:
-        fd = os.open(session.lock_path or "", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        fd = -1
+    fd = _open(session)
     if fd >= 0:
         try:
-            stat = os.fstat(fd)
-            if (stat.st_dev, stat.st_ino) == (session.lock_device, session.lock_inode):
-                _wait_for(fd)
-                proven, opening = True, _read_opening(fd)
+            _wait_for(fd)
+            proven, opening = True, _read_opening(fd)
         except OSError:
             pass
         finally:
@@ -215,6 +230,19 @@ def _watch(session: SessionRow) -> None:
     if proven:
         for died in waiting:
             died(session.session_id, opening)
+
+
+def _open(session: SessionRow) -> int:
+    """The file that the session locked, or -1 where it is missing or another one."""
+    try:
+        fd = os.open(session.lock_path or "", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    stat = os.fstat(fd)
+    if (stat.st_dev, stat.st_ino) == (session.lock_device, session.lock_inode):
+        return fd
+    os.close(fd)
+    return -1
 
 
 def _wait_for(fd: int) -> None:

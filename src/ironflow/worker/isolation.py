@@ -184,9 +184,11 @@ class Isolation:
             return
         log.error("the process of suspect run %s died (%s)", head.run_id, _how(code))
         opening = evidence.last_words(lock_folder(), child.session_id)
-        report = await self.worker.dispatcher.scanner.session_died(child.session_id, opening)
-        if head.run_id not in report.run_ids:
-            await self._execute_here(child, "its process died before it took the run")
+        await self.worker.dispatcher.scanner.session_died(child.session_id, opening)
+        row = await self.worker.store.run(head.run_id)
+        # Not from the report: the watcher of the child's lock may have been quicker, and then it is empty.
+        if opening is None and row is not None and row.execution_seq == head.execution_seq:
+            await self._execute_here(child, "its process died before it looked at the run")
 
     async def _execute_here(self, child: Child, why: str) -> None:
         """Better beside the others than never: the run goes back into the queue and is taken without a child."""

@@ -61,6 +61,8 @@ class Session:
         self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
         self.peers: list[SessionRow] = []
         self.routes: list[str] = []
+        #: peers that were alive when they were first seen
+        self._known: set[str] = set()
         #: whether the database knows this session, so that runs may be taken under it
         self.registered = False
         self.lock: evidence.SessionLock | None = None
@@ -135,10 +137,21 @@ class Session:
         """See which other sessions there are, watch those whose death can be proven from here, and find new routes."""
         sessions = await self.worker.store.sessions()
         self.peers = [s for s in sessions if s.session_id != self.row.session_id]
+        self._known.intersection_update(peer.session_id for peer in self.peers)
         for peer in self.peers:
             if evidence.watchable(peer, self.row.host, self.row.boot_id, PROCESS_ID):
-                evidence.watch_once(peer, self._died)
+                await self._watch(peer)
         await self.find_routes()
+
+    async def _watch(self, peer: SessionRow) -> None:
+        if peer.session_id not in self._known:
+            self._known.add(peer.session_id)
+            # Known before this worker takes anything: a run may be what killed its last owner.
+            dead, opening = evidence.already_dead(peer)
+            if dead:
+                await self._recover(peer.session_id, opening)
+                return
+        evidence.watch_once(peer, self._died)
 
     # ---- what this worker serves -------------------------------------------------------------------------------------
 
