@@ -39,6 +39,8 @@ TIERS = {
     "ironflow.context": 4,
     "ironflow.loops": 5,
     "ironflow.worker": 5,
+    "ironflow.runtime": 6,
+    "ironflow.loading": 6,
     "ironflow.server": 6,
     "ironflow.client": 6,
     "ironflow": 7,  # the public names, gathered from everywhere below

@@ -238,6 +238,15 @@ def test_every_prefix_of_a_world_s_commits_replays_without_a_divergence_and_asks
             assert not {s.step_id for s in before.steps.values() if s.state == "completed"} & h.running.keys()
 
 
+def _end_next(h: Harness, seed: int) -> None:
+    step_id = min(h.running)
+    fate = random.Random(f"{seed} {step_id} {h.running[step_id].try_no}")
+    if fate.random() < 0.15:
+        h.end(step_id, error=RuntimeError(f"bad {fate.randrange(99)}"))
+    else:
+        h.end(step_id, fate.randrange(999))
+
+
 def test_a_world_crashed_after_every_commit_comes_to_the_same_output() -> None:
     """With bodies that end in the order of their start, a crash after each commit changes nothing at all."""
 
@@ -248,16 +257,10 @@ def test_a_world_crashed_after_every_commit_comes_to_the_same_output() -> None:
                 h.later(max(0, h.queued_at - h.now)).replay()
             elif h.state == runs.SLEEPING:
                 h.later(max(0, min(due for due in h.waits.values() if due is not None) - h.now)).replay()
+            elif h.execution.stopping:
+                h.end(next(iter(h.execution.stopping)), error=asyncio.CancelledError())
             elif h.running:
-                step_id = min(h.running)
-                fate = random.Random(f"{seed} {step_id} {h.running[step_id].try_no}")
-                h.later(100)
-                if step_id in h.execution.stopping:
-                    h.end(step_id, error=asyncio.CancelledError())
-                elif fate.random() < 0.15:
-                    h.end(step_id, error=RuntimeError(f"bad {fate.randrange(99)}"))
-                else:
-                    h.end(step_id, fate.randrange(999))
+                _end_next(h.later(100), seed)
             else:
                 assert h.plan.wake_at is not None
                 h.later(max(0, h.plan.wake_at - h.now)).settle()

@@ -19,40 +19,46 @@ if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec
 
 
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET|NAME", help="path/file.py[:name], pkg.mod[:name], or a workflow's name.", show_default=False
+    ),
+]
+IdOption = Annotated[str | None, typer.Option("--id", help="The run's id.", show_default=False)]
+IdempotencyOption = Annotated[
+    str | None, typer.Option(help="The same key and input give the same run.", show_default=False)
+]
+ConcurrencyOption = Annotated[
+    str | None, typer.Option(help="Refused while a live run holds this key.", show_default=False)
+]
+PriorityOption = Annotated[int | None, typer.Option(help="-100 to 100, higher first.", show_default=False)]
+TagOption = Annotated[
+    list[str] | None, typer.Option(help="A tag the worker must carry; repeatable.", show_default=False)
+]
+LabelOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label; repeatable.", show_default=False)
+]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GROUP=N", help="At most N runs of GROUP execute at once; repeatable.", show_default=False),
+]
+AtOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Not before: ISO 8601 with a zone, or +10m.", show_default=False)
+]
+
+
 def create(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET|NAME",
-            help="path/file.py[:name], pkg.mod[:name], or a workflow's name.",
-            show_default=False,
-        ),
-    ],
+    target: TargetArgument,
     input: InputOption = None,
-    id: Annotated[str | None, typer.Option("--id", help="The run's id.", show_default=False)] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="The same key and input give the same run.", show_default=False)
-    ] = None,
-    concurrency_key: Annotated[
-        str | None, typer.Option(help="Refused while a live run holds this key.", show_default=False)
-    ] = None,
-    priority: Annotated[int | None, typer.Option(help="-100 to 100, higher first.", show_default=False)] = None,
-    worker_tag: Annotated[
-        list[str] | None, typer.Option(help="A tag the worker must carry; repeatable.", show_default=False)
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label; repeatable.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GROUP=N", help="At most N runs of GROUP execute at once; repeatable.", show_default=False
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Not before: ISO 8601 with a zone, or +10m.", show_default=False),
-    ] = None,
+    id: IdOption = None,
+    idempotency_key: IdempotencyOption = None,
+    concurrency_key: ConcurrencyOption = None,
+    priority: PriorityOption = None,
+    worker_tag: TagOption = None,
+    label: LabelOption = None,
+    limit: LimitOption = None,
+    at: AtOption = None,
     db: DbOption = None,
     json: JsonOption = False,
 ) -> None:

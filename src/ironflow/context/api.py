@@ -127,6 +127,8 @@ class Context:
         return self._call(_spec_of(fn), args, kwargs)
 
     @overload
+    def transaction(self, fn: Step[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    @overload
     def transaction(
         self, fn: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Call[R]: ...
@@ -135,11 +137,17 @@ class Context:
     def transaction(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
         """Call a step that writes to the engine's own database, exactly once.
 
-        `fn` gets the driver's connection before its other arguments; what it writes and the record that it is
-        done commit together or not at all. It may not commit by itself, and should be short: it holds the
-        write lock.
+        What `fn` writes and the record that the step is done commit together or not at all.
+
+        Args:
+            fn: a function, or a step with its options; it gets the driver's connection before its other arguments.
+                SQLite: a plain `def` and a `sqlite3.Connection`. Every other writer waits for it, so it has to end
+                within its `timeout` (250 ms if it has none). PostgreSQL: an `async def` and an `asyncpg.Connection`.
+                It may not end the transaction.
+            args, kwargs: the other arguments.
         """
-        return self._call(undecorated_spec(fn.fn if isinstance(fn, Step) else fn, TRANSACTION), args, kwargs)
+        spec = fn.transactional if isinstance(fn, Step) else undecorated_spec(fn, TRANSACTION)
+        return self._call(spec, args, kwargs)
 
     def compensate(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Register what undoes a finished step, to be run, newest first, if the run fails or is cancelled.

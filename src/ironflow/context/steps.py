@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 from ironflow.context.call import Call, JournaledStep
 from ironflow.context.options import StepOptions, checked_choice, checked_kind, optional_ms, step_policy
 from ironflow.engine import step_info
-from ironflow.engine.definitions import StepSpec, check_function, name_of
+from ironflow.engine.definitions import TRANSACTION, StepSpec, check_function, name_of
 from ironflow.engine.reconcile import Reconciled
 from ironflow.engine.workflow_loop import active_loops
 from ironflow.errors import DefinitionError, StepOutsideWorkflow
@@ -57,6 +57,23 @@ class Step(Generic[P, R]):
         other: Step[P, R] = Step(self.fn, merged)
         other.spec.reconcile = self.spec.reconcile
         return other
+
+    @functools.cached_property
+    def transactional(self) -> StepSpec:
+        """The engine's view of it when `ctx.transaction` calls it: with these options, and a connection that it is
+        given before its arguments.
+        """
+        own = self.spec
+        return StepSpec(
+            self.fn,
+            own.name,
+            kind=TRANSACTION,
+            retry=own.retry,
+            timeout_ms=own.timeout_ms,
+            heartbeat_timeout_ms=own.heartbeat_timeout_ms,
+            at_most_once=own.at_most_once,
+            on_cancel=own.on_cancel,
+        )
 
     def reconcile(
         self, fn: Callable[P, Reconciled[R] | Awaitable[Reconciled[R]]], /

@@ -28,11 +28,9 @@ Out = TypeVar("Out")
 
 
 class Workflow(Generic[In, Out]):
-    """A registered handler. `fn` is the author's function, `name` what runs are started by, `spec` the
-    engine's view.
+    """A registered handler. `fn` is the author's function, `name` what runs are started by, `spec` the engine's view.
 
-    It is not callable: an engine starts it (`ironflow.run(ingest, source)`), so that every execution has a
-        journal.
+    It is not callable: an engine starts it (`ironflow.run(ingest, source)`), so that every execution has a journal.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]) -> None:

@@ -186,8 +186,9 @@ class Bodies:
         total = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         silence = None if spec.heartbeat_timeout_ms is None else spec.heartbeat_timeout_ms / 1000
         started = self._loop.time()
+        limit = asyncio.timeout(_least(total, silence))
         try:
-            async with asyncio.timeout(_least(total, silence)) as limit:
+            async with limit:
                 if silence is not None:
                     self._rearm_on_heartbeat(body, limit, started, total, silence)
                 return await call()

@@ -96,4 +96,6 @@ class RunHead:
     compensating_for: str | None
     deadline_at: int | None
     warnings: int = 0
+    #: the lanes it counts in, as JSON; None for most runs. Its end may let another run of a lane through.
+    limits: str | None = None
     reservation: str | None = None

@@ -55,7 +55,7 @@ def run_values(row: RunRow) -> list[Any]:
 
 def head(values: Sequence[Any], reservation: str | None = None) -> RunHead:
     """A segment as a worker sees it; further columns of the statement (its sort key) are left out."""
-    made = RunHead(*values[:16])
+    made = RunHead(*values[:17])
     made.reservation = reservation
     return made
 

@@ -119,7 +119,7 @@ class SqliteReads:
             named = {"route": route, "org": ORG, "workflow": split_route(route)[0], "limit": limit}
             found += connection.execute(text, named)
         if len(routes) > 1:
-            found.sort(key=lambda values: (-values[16], values[17], values[0]))
+            found.sort(key=lambda values: (-values[17], values[18], values[0]))
         return found[:limit]
 
     async def queue_routes(self) -> list[str]:
@@ -135,7 +135,7 @@ class SqliteReads:
         """See `Store.due`."""
         named = {"now": self.now(), "limit": limit, "routes": json.dumps(list(routes))}
         found = [values for status in CLAIMABLE for values in self._read("due", status=status, **named)]
-        found.sort(key=lambda values: (values[16], values[0]))
+        found.sort(key=lambda values: (values[17], values[0]))
         # A run may have several waits that are due; it is woken once.
         heads = {values[0]: rows.head(values) for values in reversed(found)}
         return [heads[run_id] for run_id in dict.fromkeys(values[0] for values in found)][:limit]

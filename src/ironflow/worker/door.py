@@ -218,4 +218,5 @@ def head_of(row: RunRow) -> RunHead:
         row.compensating_for,
         row.deadline_at,
         row.warnings,
+        row.limits,
     )

@@ -21,7 +21,6 @@ from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
 from ironflow.model import journal as j
 from ironflow.model import operator
-from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
 from ironflow.model.transition import Locked, Transition
@@ -182,7 +181,7 @@ class Worker:
         del self.segments[segment.head.run_id]
         self._count()
         self._gone(segment.head, segment.execution, leave)
-        self.dispatcher.slot_free()
+        self._slot_free(segment.head)
 
     def _gone(self, head: RunHead, execution: Execution | None, leave: Leave | None) -> None:
         kind = leave.kind if leave is not None else None
@@ -209,7 +208,16 @@ class Worker:
         self.orphans.keep(segment)
         if not self.stopping:
             self.spawn(self._after_loss(segment.head.run_id, segment.head.execution_seq))
-        self.dispatcher.slot_free()
+        self._slot_free(segment.head)
+
+    def _slot_free(self, head: RunHead) -> None:
+        if head.limits is None:
+            self.dispatcher.slot_free()
+            return
+        # A place in its lanes is free, too, and whoever waits for it may be anybody's.
+        self.dispatcher.wake()
+        if self.session.peers:
+            self.store.notify("queue", self.session.peers)
 
     async def _after_loss(self, run_id: str, execution_seq: int) -> None:
         try:
@@ -220,14 +228,11 @@ class Worker:
         self.orphans.cancel(run_id)
 
     async def _only_paused(self, run_id: str, execution_seq: int) -> bool:
-        row = await self.store.run(run_id)
-        if row is None or row.execution_seq != execution_seq + 1 or row.ended:
-            # One more hand-out means that the run came back: to this worker, which has adopted, or to another one.
-            return run_id in self.segments or run_id in self.taking
-        if row.state == runs.PAUSED:
+        """Whether nobody but a person took the run, so that it may come back here (or has: then it is adopted)."""
+        if run_id in self.segments or run_id in self.taking:
             return True
-        events = await self.store.journal(run_id)
-        return any(e.kind == j.RUN_PAUSED and e.execution_seq == row.execution_seq for e in events)
+        since = {e.kind for e in await self.store.journal(run_id) if e.execution_seq > execution_seq}
+        return bool(since) and since <= {j.RUN_PAUSED, j.RUN_UNPAUSED}
 
     def adopt(self, run_id: str, step: StepRun) -> Body | None:
         """See `Orphans.adopt`."""

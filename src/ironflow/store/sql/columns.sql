@@ -23,7 +23,7 @@ run_id, step_id, kind, status, due_at, pre_claim_status, claimed_by, claimed_at
 -- A head is read from `runs r`; the last column is the reservation.
 -- fragment: head_columns
 r.run_id, r.workflow, r.version, r.state, r.route, r.root_run_id, r.created_at, r.execution_seq, r.facts, r.attempt,
-r.priority, r.consecutive_recoveries, r.charged_recoveries, r.compensating_for, r.deadline_at, r.warnings
+r.priority, r.consecutive_recoveries, r.charged_recoveries, r.compensating_for, r.deadline_at, r.warnings, r.limits
 
 -- Most payloads stand in the row. The others are looked up only where the row has none (coalesce stops early).
 -- fragment: event_columns

@@ -1,0 +1,262 @@
+"""What a worker takes, when, and in which order; on both databases, with several workers in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.recovery import program
+from tests.recovery.kit import quick, until
+from tests.recovery.program import lines, open_gate
+
+import ironflow
+from ironflow import Context, Engine
+from ironflow.config import Settings
+from ironflow.model.journal import fold
+from ironflow.store.base import Store
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+#: What executes right now, and the most of it there ever was, by name.
+running: Counter[str] = Counter()
+most: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs() -> Iterator[None]:
+    yield
+    running.clear()
+    most.clear()
+
+
+@ironflow.step
+async def busy(group: str) -> None:
+    """Count how many of a group execute together."""
+    running[group] += 1
+    most[group] = max(most[group], running[group])
+    try:
+        await asyncio.sleep(0.02)
+    finally:
+        running[group] -= 1
+
+
+@ironflow.workflow
+async def crowded(ctx: Context, group: str) -> None:
+    await busy(group)
+
+
+@ironflow.workflow(lane=ironflow.Lane(2, key=lambda group: group))
+async def keyed(ctx: Context, group: str) -> None:
+    await busy(group)
+
+
+@ironflow.workflow
+async def sleeper(ctx: Context, seconds: float) -> str:
+    await ctx.sleep(seconds)
+    return await program.mark("woke")
+
+
+@ironflow.workflow(lane=1)
+async def sleeper_in_lane(ctx: Context, seconds: float) -> str:
+    await ctx.sleep(seconds)
+    return "woke"
+
+
+@ironflow.workflow(worker_tags=["gpu"])
+async def tagged(ctx: Context) -> str:
+    return "done"
+
+
+WORKFLOWS = [crowded, keyed, sleeper, sleeper_in_lane, tagged, *program.WORKFLOWS]
+
+
+def engine(url: str, settings: Settings | None = None, **options: Any) -> Engine:
+    return Engine(url, workflows=WORKFLOWS, settings=settings or quick(), **options)
+
+
+class Counted:
+    """A store that counts how often its queue is asked for work."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def peek(self, *arguments: Any) -> Any:
+        self.asked += 1
+        return await self._store.peek(*arguments)
+
+    async def reserve(self, *arguments: Any) -> Any:
+        self.asked += 1
+        return await self._store.reserve(*arguments)
+
+
+async def test_r1_two_workers_racing_for_a_run_give_it_one_owner(store_url: str) -> None:
+    async with engine(store_url), engine(store_url), engine(store_url, worker=False) as client:
+        handles = [await client.start(program.short, f"r{n}") for n in range(20)]
+        await asyncio.gather(*(run.result(timeout=20) for run in handles))
+        assert Counter(told for told, _, _ in lines("r")) == {f"r{n}": 1 for n in range(20)}
+        assert {(await client.get(run.id)).row.execution_seq for run in handles} == {1}
+
+
+async def test_r2_a_worker_whose_slots_are_all_busy_asks_for_nothing(store_url: str) -> None:
+    """Runs that were claimed before a slot was free lost their leases while they waited: a fault that was shipped."""
+    async with engine(store_url, quick(concurrency=1)) as only, engine(store_url, worker=False) as client:
+        first = await client.start(program.line, "x")
+        await until(lambda: lines("x-2"))
+        assert only.worker is not None
+        only.worker.store = counted = Counted(only.worker.store)  # type: ignore[assignment]
+        waiting = [await client.start(program.short, f"w{n}") for n in range(3)]
+        only.worker.dispatcher.told()
+        await until(lambda: only.worker is not None and only.worker.dispatcher.backlog)
+        assert counted.asked == 0
+        assert {queued.status for queued in await client.store.queue()} == {"ready"}
+        assert [lease.run_id for lease in await client.store.leases()] == [first.id]
+        open_gate("x-2")
+        await asyncio.gather(*(run.result(timeout=20) for run in [first, *waiting]))
+        assert counted.asked > 0
+
+
+@pytest.mark.parametrize("workflow", [crowded, keyed], ids=["group", "key"])
+async def test_g34_r39_never_more_than_the_limit_execute_and_others_are_not_delayed(
+    store_url: str, workflow: ironflow.Workflow[str, None]
+) -> None:
+    limits = {"limits": {"g": 2}} if workflow is crowded else {}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(engine(store_url, worker=False))
+        handles = [await client.start(workflow, "g", **limits) for _ in range(8)]
+        free = [await client.start(crowded, "free") for _ in range(8)]
+        for _ in range(2):
+            await stack.enter_async_context(engine(store_url))
+        await asyncio.gather(*(run.result(timeout=20) for run in [*free, *handles]))
+        assert most["g"] == 2
+        assert most["free"] > 2
+        assert await client.store.lanes() == []
+
+
+async def test_g34_a_lost_lease_gives_its_place_in_the_lane_to_one_run(store_url: str) -> None:
+    async with engine(store_url) as one:
+        held = await one.start(program.line, "x", limits={"g": 1})
+        waits = await one.start(program.short, "later", limits={"g": 1})
+        await until(lambda: lines("x-2"))
+        assert one.worker is not None
+        await one.worker.dispatcher.scanner.session_died(one.worker.session.row.session_id)
+        open_gate("x-2")
+        assert await held.result(timeout=20) == ["x-1", "x-2", "x-3"]
+        assert await waits.result(timeout=20) == "later"
+        assert lines("later")[0][2] > lines("x-2")[-1][2]
+
+
+async def test_r40_higher_priority_goes_first_and_age_decides_between_equals(store_url: str) -> None:
+    async with engine(store_url, worker=False) as client:
+        for name, priority in (("p1", 0), ("p2", 5), ("p3", 0), ("p4", 9)):
+            await client.start(program.short, name, priority=priority)
+        async with engine(store_url, quick(concurrency=1)):
+            await until(lambda: len(lines("p")) == 4)
+    assert [told for told, _, _ in lines("p")] == ["p4", "p2", "p1", "p3"]
+
+
+async def test_r40_a_run_that_is_scheduled_for_later_is_never_taken_before(store_url: str) -> None:
+    """Runs scheduled for later were picked at once on PostgreSQL: a fault that was shipped."""
+    async with engine(store_url) as one:
+        soon = datetime.now(UTC) + timedelta(seconds=0.4)
+        later = await one.start(program.short, "later", at=soon, priority=100)
+        far = await one.start(program.short, "far", at=datetime.now(UTC) + timedelta(hours=1), priority=100)
+        assert await one.run(program.short, "now") == "now"
+        assert [told for told, _, _ in lines()] == ["now"]
+        await later.result(timeout=20)
+        row = (await one.get(later.id)).row
+        assert row.started_at is not None
+        assert row.started_at >= round(soon.timestamp() * 1000)
+        assert (await one.get(far.id)).state == "pending"
+
+
+async def test_a_run_with_tags_of_its_own_is_found_by_a_worker_that_carries_them(store_url: str) -> None:
+    async with (
+        engine(store_url, worker=False) as client,
+        engine(store_url, tags=("cpu",)) as plain,
+        engine(store_url, tags=("gpu", "big")),
+    ):
+        runs = [await client.start(program.short, "x", worker_tags=["gpu", "big"]), await client.start(tagged)]
+        assert [await run.result(timeout=20) for run in runs] == ["x", "done"]
+        assert plain.worker is not None
+        assert not any("gpu" in route for route in plain.worker.session.routes)
+        leaving = await client.start(program.short, "y", worker_tags=["nobody"])
+        await plain.run(program.short, "younger")  # it blocks nobody behind it
+        assert "NO_ELIGIBLE_WORKER" in {hold.code for hold in await leaving.why()}
+
+
+async def test_g27_a_sleeping_run_holds_neither_lease_nor_slot(store_url: str) -> None:
+    async with engine(store_url, quick(concurrency=1)) as one:
+        asleep = await one.start(sleeper, 3600.0)
+        await until(lambda: _state(one, asleep.id, "sleeping"))
+        assert (await one.store.leases(), await one.store.queue()) == ([], [])
+        assert await one.run(program.short, "x") == "x"
+
+
+async def _state(one: Engine, run_id: str, state: str) -> bool:
+    return (await one.get(run_id)).state == state
+
+
+async def test_a_due_run_that_must_ask_a_lane_wakes_without_waiting_for_the_fallback(store_url: str) -> None:
+    """It may not be taken past its lane, so it goes through the queue: at once, not at the waker's next tick."""
+    async with engine(store_url, quick(waker_interval_ms=60_000)) as one:
+        assert await one.run(sleeper_in_lane, 0.05) == "woke"
+
+
+async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker_awake(store_url: str) -> None:
+    async with engine(store_url) as one:
+        asleep = await one.start(sleeper, 0.2)
+        await until(lambda: _state(one, asleep.id, "sleeping"))
+    async with Engine(store_url, workflows=[program.short], settings=quick()) as other:
+        await until(lambda: _state(other, asleep.id, "pending"))  # the waker put it into the queue
+        assert other.worker is not None
+        other.worker.store = counted = Counted(other.worker.store)  # type: ignore[assignment]
+        assert await other.run(program.short, "x") == "x"
+        await asyncio.sleep(0.3)  # how much a worker does when nothing happens needs some time in which nothing does
+        assert counted.asked < 20
+
+
+async def test_p6_an_ended_run_is_left_alone_by_every_loop(store_url: str) -> None:
+    async with engine(store_url) as one:
+        run = await one.start(program.short, "x")
+        await run.result(timeout=20)
+        before = [event.seq for event in await one.store.journal(run.id)]
+        assert one.worker is not None
+        for driver in one.worker.dispatcher.drivers:
+            await driver.loop.run_once()
+        one.worker.dispatcher.wake()
+    async with engine(store_url) as again:
+        assert await again.handle(run.id, program.short).result(timeout=20) == "x"
+        assert [event.seq for event in await again.store.journal(run.id)] == before
+    assert len(lines("x")) == 1
+
+
+async def test_one_run_that_cannot_be_opened_stops_none_of_its_batch(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ironflow.worker import door
+
+    async with engine(store_url, worker=False) as client:
+        runs = [await client.start(program.short, name) for name in ("a", "bad", "c")]
+        real = door.History.of
+        monkeypatch.setattr(door.History, "of", staticmethod(lambda events: _checked(real, events)))
+        async with engine(store_url):
+            assert [await runs[0].result(timeout=20), await runs[2].result(timeout=20)] == ["a", "c"]
+            with pytest.raises(ironflow.RunFailed, match="could not be opened: RuntimeError: a bug of ours"):
+                await runs[1].result(timeout=20)
+        assert fold(await client.store.journal(runs[1].id)).breaches == []
+
+
+def _checked(real: Any, events: Any) -> Any:
+    history = real(events)
+    if history.input == "bad":
+        raise RuntimeError("a bug of ours")
+    return history
