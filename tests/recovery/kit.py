@@ -8,8 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tests.store.build import activate, answer
+
 from ironflow.config import Settings
 from ironflow.loops.capacity_scanner import CapacityScanner
+from ironflow.model.run import RunRow
+from ironflow.model.transition import APPLIED
 from ironflow.store.base import Store
 
 #: Nothing here takes so long, in seconds; a condition that has not come true by then never will.
@@ -34,9 +38,7 @@ def quick(**changes: Any) -> Settings:
     return Settings(**{**values, **changes})
 
 
-async def until(
-    condition: Callable[[], Any | Awaitable[Any]], what: str = "", patience: float = PATIENCE
-) -> Any:
+async def until(condition: Callable[[], Any | Awaitable[Any]], what: str = "", patience: float = PATIENCE) -> Any:
     """Return the condition's value once it is true; the test fails if it never is."""
     deadline = time.monotonic() + patience
     while True:
@@ -73,3 +75,21 @@ async def scanner(store: Store, clock: Clock | None = None, **settings: Any) -> 
     made = CapacityScanner(store, quick(recovery_interval_ms=1_000, **settings), clock)
     made._last = (clock(), store.now())
     return made
+
+
+async def row(store: Store, run_id: str = "r1") -> RunRow:
+    """The row of a run that exists."""
+    found = await store.run(run_id)
+    assert found is not None
+    return found
+
+
+async def audits(store: Store, run_id: str = "r1") -> list[str]:
+    """What the audit log says was done to a run."""
+    return sorted(entry["action"] for entry in await store.audits(run_id=run_id))
+
+
+async def lose(store: Store, run_id: str = "r1", *, seq: int) -> None:
+    """A worker takes the queued run and is never heard of again."""
+    head = next(head for head in await store.peek(["order"], 10) if head.run_id == run_id)
+    assert await answer(store, activate(head, seq, ttl=EXPIRED)) == APPLIED

@@ -1,7 +1,7 @@
 """Workflows whose bodies leave a line for everything they do, and a worker process that executes them.
 
-`python -m tests.recovery.program` is a worker like any other; tests kill it, stop it and thaw it from outside. The lines
-go to one file that all processes append to, so what happened can be counted after any death.
+`python -m tests.recovery.program` is a worker like any other; tests kill it, stop it and thaw it from outside. The
+lines go to one file that all processes append to, so what happened can be counted after any death.
 """
 
 from __future__ import annotations

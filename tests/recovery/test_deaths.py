@@ -54,9 +54,7 @@ async def _as_promised(engine: ironflow.Engine, run_id: str) -> None:
     held = next(step for step in view.steps.values() if step.name == "hold")
     assert [(one.state) for one in held.tries] == ["interrupted", "interrupted", "completed"]
     assert [event.kind for event in events].count(j.STEP_INTERRUPTED) == 2
-    assert [event.data()["reason"] for event in events if event.kind == j.RUN_RECOVERED] == [
-        "the process is gone"
-    ] * 2
+    assert [event.data()["reason"] for event in events if event.kind == j.RUN_RECOVERED] == ["the process is gone"] * 2
     row = (await engine.get(run_id)).row
     assert (row.state, row.lease_recoveries, row.retry_count) == ("completed", 2, 0)
 

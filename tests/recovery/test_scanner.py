@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.recovery.kit import EXPIRED, Clock, scanner, until
+from tests.recovery.kit import EXPIRED, Clock, audits, row, scanner
 from tests.store.build import (
     HOUR,
     activate,
@@ -26,26 +26,8 @@ from tests.store.conftest import Open
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import journal as j
 from ironflow.model.journal import fold
-from ironflow.model.run import RunRow
 from ironflow.model.transition import APPLIED, STALE
 from ironflow.store.base import Store
-
-
-async def row(store: Store, run_id: str = "r1") -> RunRow:
-    found = await store.run(run_id)
-    assert found is not None
-    return found
-
-
-async def audits(store: Store, run_id: str = "r1") -> list[str]:
-    return sorted(entry["action"] for entry in await store.audits(run_id=run_id))
-
-
-async def lose(store: Store, run_id: str = "r1", *, seq: int) -> None:
-    """A worker takes the queued run and is never heard of again."""
-    head = next(head for head in await store.peek(["order"], 10) if head.run_id == run_id)
-    assert await answer(store, activate(head, seq, ttl=EXPIRED)) == APPLIED
-
 
 # ---- leases
 
@@ -78,9 +60,7 @@ async def test_the_journal_says_on_which_evidence_a_run_was_taken(store: Store) 
     eye = await scanner(store)
     await eye.run_once()
     await eye.session_died("s2")
-    told = {
-        run_id: (await store.journal(run_id))[-1].data() for run_id in ("r1", "r2")
-    }
+    told = {run_id: (await store.journal(run_id))[-1].data() for run_id in ("r1", "r2")}
     assert told["r1"] == {"reason": "lease expired", "charged": True, "session": "s1"}
     assert told["r2"] == {"reason": "the process is gone", "charged": True, "session": "s2"}
 
@@ -156,82 +136,6 @@ async def test_g12_p20_after_a_recovery_the_old_owner_writes_nothing(store: Stor
     assert await answer(store, append("r1", 5, fence=2)) == STALE  # the right fence with the wrong token
     assert [event.seq for event in await store.journal("r1")] == before
     assert (await row(store)).state == "pending"
-
-
-# ---- counting
-
-
-async def test_g14_ten_losses_in_a_row_are_allowed_and_the_next_fails_the_run(store: Store) -> None:
-    await answer(store, start("r1", ttl=EXPIRED))
-    eye = await scanner(store)
-    for number in range(10):
-        assert (await eye.run_once()).counts == {"recovered": 1}, number
-        await lose(store, seq=5 + 2 * number)
-    assert (await eye.run_once()).counts == {"failed": 1}
-    found = await row(store)
-    assert (found.state, found.reason, found.lease_recoveries) == ("failed", "EXECUTION_RECOVERY_EXHAUSTED", 11)
-    view = fold(await store.journal("r1"))
-    assert view.error is not None
-    assert view.error["code"] == "EXECUTION_RECOVERY_EXHAUSTED"
-    assert view.breaches == []
-    assert (await store.queue(), await store.leases()) == ([], [])
-
-
-async def test_g15_a_step_that_completes_starts_the_count_again(store: Store) -> None:
-    await answer(store, start("r1", ttl=EXPIRED))
-    eye = await scanner(store)
-    await eye.run_once()
-    await lose(store, seq=5)
-    done = append("r1", 6, fence=3, token="token2")
-    done.progress = True
-    assert await answer(store, done) == APPLIED
-    found = await row(store)
-    assert (found.consecutive_recoveries, found.charged_recoveries, found.lease_recoveries) == (0, 0, 1)
-    await eye.run_once()
-    assert (await row(store)).consecutive_recoveries == 1
-
-
-@pytest.mark.parametrize("allowed", [0, 2])
-async def test_r6_r7_one_more_lost_lease_than_allowed_fails_the_run_and_its_open_steps(
-    store: Store, allowed: int
-) -> None:
-    await answer(store, start("r1", ttl=EXPIRED, max_recoveries=allowed))
-    eye = await scanner(store)
-    for number in range(allowed):
-        assert (await eye.run_once()).counts == {"recovered": 1}
-        await lose(store, seq=5 + 2 * number)
-    assert (await eye.run_once()).counts == {"failed": 1}
-    view = fold(await store.journal("r1"))
-    assert view.error is not None
-    assert view.error["message"] == "worker lease expired"
-    assert [(step.state, step.error["message"]) for step in view.steps.values() if step.error] == [
-        ("cancelled", "worker lease expired")
-    ]
-
-
-@pytest.mark.parametrize(("executing", "charged"), [(True, 1), (False, 0), (None, 1)])
-async def test_a_loss_is_charged_where_something_executed_at_the_last_heartbeat_or_nobody_knows(
-    store: Store, executing: bool | None, charged: int
-) -> None:
-    await answer(store, start("r1"))
-    await store.open_session(session(store))
-    if executing is not None:
-        heart = store.heart()
-        await asyncio.to_thread(heart.beat, "s1", 60_000, 0, [("r1", 1, "token", executing)])
-        await asyncio.to_thread(heart.close)
-    await (await scanner(store)).session_died("s1")
-    found = await row(store)
-    assert (found.lease_recoveries, found.consecutive_recoveries, found.charged_recoveries) == (1, charged, charged)
-
-
-async def test_r14_a_step_in_back_off_is_unchanged_by_a_recovery(store: Store) -> None:
-    await answer(store, start("r1", ttl=EXPIRED))
-    waiting = append("r1", 4)
-    waiting.events[0].kind, waiting.events[0].payload = j.STEP_RETRYING, '{"attempt":1,"of":3,"due":77}'
-    assert await answer(store, waiting) == APPLIED
-    await (await scanner(store)).run_once()
-    step = fold(await store.journal("r1")).steps["0:a"]
-    assert (step.state, step.due_at) == ("retrying", 77)
 
 
 # ---- reservations and sessions
@@ -399,67 +303,3 @@ async def test_proof_needs_no_clock_and_no_patience(store: Store) -> None:
     await store.open_session(session(store))
     eye = CapacityScanner(store, (await scanner(store)).settings, lambda: 0.0)
     assert (await eye.session_died("s1")).run_ids == ["r1"]
-
-
-# ---- broken invariants, deadlines, runs that kill their reader
-
-
-async def test_a_run_with_neither_lease_nor_queue_row_is_queued_again_and_written_down(store: Store) -> None:
-    """Orphaned runs stayed running for ever: a fault that a product of this kind shipped."""
-    await answer(store, start("r1"))
-    lost = changed()
-
-    def drop_lease(locked: Any) -> Any:
-        change = lost(locked)
-        change.release = True
-        return change
-
-    await store.decide(["r1"], drop_lease)
-    await store.decide(["r1"], changed(state="running"))
-    assert (await (await scanner(store, lease_ttl_ms=HOUR, session_ttl_ms=HOUR)).run_once()).counts == {}
-    eye = await scanner(store, lease_ttl_ms=300)
-    started = (await row(store)).started_at or 0
-    await until(lambda: store.now() > started + 300)
-    assert (await eye.run_once()).counts == {"breaches": 1}
-    assert "invariant.unowned_run" in await audits(store)
-    assert ((await row(store)).state, len(await store.queue())) == ("pending", 1)
-
-
-async def test_a_deadline_that_passes_while_nobody_executes_the_run_ends_it(store: Store) -> None:
-    await answers(
-        store,
-        create("late", deadline_at=1), create("early", deadline_at=store.now() + HOUR),
-        create("undo", deadline_at=1, compensations=1), start("owned", deadline_at=1),
-        start("asleep", deadline_at=1), start("asleep-undo", deadline_at=1, compensations=1),
-    )  # fmt: skip
-    for name in ("asleep", "asleep-undo"):
-        await answer(store, leave(name, 4, "sleeping", waits=[timer(name, store.now() + HOUR)]))
-    assert (await (await scanner(store)).run_once()).counts == {"overdue": 3}
-    states = {
-        name: (await row(store, name)).state
-        for name in ("late", "early", "undo", "owned", "asleep", "asleep-undo")
-    }
-    assert states == {
-        "late": "failed", "early": "pending", "undo": "pending", "owned": "running", "asleep": "failed",
-        "asleep-undo": "pending",
-    }  # fmt: skip
-    view = fold(await store.journal("late"))
-    assert view.error is not None
-    assert (view.error["code"], view.breaches) == ("RUN_TIMEOUT", [])
-    assert await store.waits("asleep") == []
-
-
-async def test_a_run_that_was_being_opened_when_a_process_died_is_charged(store: Store) -> None:
-    """It never got as far as a lease, so nothing else would ever count the workers it kills."""
-    await answers(store, create("r1"), create("r2"))
-    await store.open_session(session(store))
-    eye = await scanner(store, recovery_ceiling=2)
-    report = await eye.session_died("s1", ("r1", 0))
-    assert report.counts == {"sessions": 1, "recovered": 1}
-    found = await row(store)
-    assert (found.state, found.execution_seq, found.charged_recoveries) == ("pending", 1, 1)
-    assert (await row(store, "r2")).charged_recoveries == 0
-    assert (await eye.session_died("s1", ("r1", 0))).run_ids == []  # the same news again
-    await eye.session_died("s2", ("r1", 1))
-    assert (await eye.session_died("s3", ("r1", 2))).counts == {"sessions": 1, "failed": 1}
-    assert fold(await store.journal("r1")).breaches == []

@@ -14,14 +14,14 @@ import sqlite3
 import sys
 from typing import Any
 
+from tests.recovery.kit import quick
+from tests.recovery.program import folder, mark, tell
+
 import ironflow
 import ironflow.runtime.engine
 from ironflow import Context
 from ironflow.model.transition import Transition
 from ironflow.store import connect
-
-from tests.recovery.kit import quick
-from tests.recovery.program import folder, mark, tell
 
 SHOP = "create table if not exists shop (item text primary key)"
 
@@ -31,7 +31,7 @@ def sell_sqlite(connection: sqlite3.Connection, item: str, then: str = "") -> st
     tell(f"sale {item}")
     connection.execute(SHOP)
     connection.execute("insert into shop values (?)", (item,))
-    _maybe_fail(then)
+    then = _failing(then)
     if then:
         connection.execute(then)
     return item.upper()
@@ -41,7 +41,7 @@ async def sell_postgres(connection: Any, item: str, then: str = "") -> str:
     """As above; `hold` waits until the test opens the gate of the item, `once …` is executed by the first try only."""
     tell(f"sale {item}")
     await connection.execute("insert into shop values ($1)", item)
-    _maybe_fail(then)
+    then = _failing(then)
     if then == "hold":
         while not (folder() / item).exists():
             await asyncio.sleep(0.005)
@@ -55,11 +55,15 @@ async def sell_postgres(connection: Any, item: str, then: str = "") -> str:
     return item.upper()
 
 
-def _maybe_fail(then: str) -> None:
+def _failing(then: str) -> str:
+    """Raise if that is asked for; otherwise the statement to go on with."""
     if then == "fail":
         raise LookupError("sold out")
-    if then == "fail at first" and ironflow.step_info().attempt == 1:
-        raise LookupError("not yet")
+    if then == "fail at first":
+        if ironflow.step_info().attempt == 1:
+            raise LookupError("not yet")
+        return ""
+    return then
 
 
 SELL: dict[str, Any] = {"sqlite": sell_sqlite, "postgres": sell_postgres}

@@ -115,9 +115,7 @@ class CapacityScanner:
                 "run %s lost its owner (%s): %s, execution_seq %s", run_id, reason, outcome, change.new_execution_seq
             )
 
-    async def _decide(
-        self, run_ids: list[str], decide: Decide, report: Report | None = None
-    ) -> dict[str, Transition]:
+    async def _decide(self, run_ids: list[str], decide: Decide, report: Report | None = None) -> dict[str, Transition]:
         """What was applied. Runs that somebody else has locked are left to the next pass; errors are logged."""
         if not run_ids:
             return {}
@@ -151,9 +149,7 @@ class CapacityScanner:
     async def _unowned(self, report: Report) -> None:
         older_than, policy = self.store.now() - self.settings.lease_ttl_ms, self.policy
         run_ids = await self.store.unowned(older_than, self.settings.recovery_batch)
-        broken = await self._decide(
-            run_ids, lambda locked: recovery.unowned(locked, policy, older_than), report
-        )
+        broken = await self._decide(run_ids, lambda locked: recovery.unowned(locked, policy, older_than), report)
         report.add("breaches", len(broken))
         for run_id in broken:
             log.error("invariant broken: run %s had neither lease nor queue row; it was queued again", run_id)

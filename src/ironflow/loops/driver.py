@@ -72,9 +72,7 @@ class Driver:
                     self.counts[name] = self.counts.get(name, 0) + count
             except Exception:
                 self.failures += 1
-                log.exception(
-                    "a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval
-                )
+                log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval)
             if not more:
                 try:
                     await asyncio.wait_for(self._kick.wait(), self.interval)

@@ -25,9 +25,7 @@ def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
     transition = Transition(row.run_id, LOCKED, row.execution_seq)
     transition.state = runs.PENDING
     transition.clear_waits = True
-    transition.enqueue = QueueRow(
-        row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq
-    )
+    transition.enqueue = QueueRow(row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq)
     return transition
 
 
@@ -44,9 +42,7 @@ def stale(locked: Locked, older_than: int) -> Transition | None:
         if wait.status == waits.WAKING and (wait.claimed_at or 0) <= older_than:
             touched = True
             back.append(
-                WaitRow(
-                    wait.run_id, wait.step_id, wait.kind, wait.pre_claim_status or waits.WAITING, wait.due_at
-                )
+                WaitRow(wait.run_id, wait.step_id, wait.kind, wait.pre_claim_status or waits.WAITING, wait.due_at)
             )
         else:
             back.append(wait)

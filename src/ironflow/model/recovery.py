@@ -71,9 +71,7 @@ def expired_lease(
     return requeue(locked, policy, charged=charged, reason=reason, session=lease.session_id)
 
 
-def died_opening(
-    locked: Locked, policy: RecoveryPolicy, session: str, execution_seq: int
-) -> Transition | None:
+def died_opening(locked: Locked, policy: RecoveryPolicy, session: str, execution_seq: int) -> Transition | None:
     """A process died while it replayed a run that it had not activated yet: no lease was lost, but the run is charged.
 
     Without this a workflow whose own code kills the interpreter would take one worker after the other with it, and no
@@ -139,9 +137,7 @@ def requeue(
     return transition
 
 
-def _exhausted(
-    row: runs.RunRow, consecutive: int, total: int, policy: RecoveryPolicy
-) -> dict[str, str] | None:
+def _exhausted(row: runs.RunRow, consecutive: int, total: int, policy: RecoveryPolicy) -> dict[str, str] | None:
     if row.max_recoveries is not None and total > row.max_recoveries:
         return {"code": LEASE_LOST, "message": "worker lease expired"}
     if consecutive > policy.ceiling:
@@ -193,11 +189,7 @@ def unowned(locked: Locked, policy: RecoveryPolicy, older_than: int) -> Transiti
     It is put back like a lost one, uncharged, and the breach leaves an audit row.
     """
     row = locked.row
-    if (
-        locked.lease is not None
-        or locked.queue is not None
-        or (row.started_at or row.created_at) > older_than
-    ):
+    if locked.lease is not None or locked.queue is not None or (row.started_at or row.created_at) > older_than:
         return None
     if row.state not in runs.OWNED | runs.QUEUED:
         return None

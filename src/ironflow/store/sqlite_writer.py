@@ -19,7 +19,7 @@ from ironflow.model.transition import Audit, Transition
 from ironflow.store.base import Decide
 from ironflow.store.committer import Answer
 from ironflow.store.plan import payload_size
-from ironflow.store.sqlite_batch import commit_batch, decide_batch
+from ironflow.store.sqlite_batch import append_alone, appends_alone, commit_batch, decide_batch
 from ironflow.store.sqlite_connection import BUSY_MS, environmental, explain
 from ironflow.store.turnstile import Turnstile
 
@@ -91,7 +91,10 @@ class SqliteWriter:
     def _commit_now(self, batch: Sequence[Transition], patience_ms: int) -> list[str]:
         connection = self._begin(patience_ms)
         try:
-            answers = commit_batch(connection, batch, self._now())
+            if len(batch) == 1 and appends_alone(batch[0]):
+                answers = [append_alone(connection, batch[0], self._now())]
+            else:
+                answers = commit_batch(connection, batch, self._now())
             connection.execute("commit")
         except BaseException:
             self._roll_back()

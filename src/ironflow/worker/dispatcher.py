@@ -181,9 +181,7 @@ class Dispatcher:
         if not worker.session.peers and not self._reserving:
             return await worker.store.peek(routes, limit)
         settings = worker.settings
-        return await worker.store.reserve(
-            routes, limit, worker.session.row.session_id, settings.reservation_ttl_ms
-        )
+        return await worker.store.reserve(routes, limit, worker.session.row.session_id, settings.reservation_ttl_ms)
 
     async def _set_apart(self, heads: list[RunHead]) -> tuple[list[RunHead], int]:
         """Send the suspects to processes of their own. Returns the others, and how many suspects were sent."""

@@ -147,9 +147,7 @@ class Door:
         try:
             head = head_of(row)
             spec = worker.registry.get(row.workflow)
-            execution: Execution | None = Execution(
-                spec, head, history, chance=self._chance, strict=worker.strict
-            )
+            execution: Execution | None = Execution(spec, head, history, chance=self._chance, strict=worker.strict)
             assert execution is not None
             execution.created(created)
             try:

@@ -166,6 +166,8 @@ class Worker:
             if execution is not None and execution.instance.held_log:
                 execution.instance.release_log()
             self._gone(head, execution, plan.leave)
+            if head.limits is not None:
+                self._slot_free(head)
             return
         segment = Segment(self, execution, head, token_hash)
         self.segments[head.run_id] = segment

@@ -323,10 +323,6 @@ def _filesystem(folder: Path) -> str:
     target = str(folder.resolve())
     for line in mounts:
         parts = line.split(" ")
-        if (
-            len(parts) > 2
-            and len(parts[1]) >= len(best)
-            and (target + "/").startswith(parts[1].rstrip("/") + "/")
-        ):
+        if len(parts) > 2 and len(parts[1]) >= len(best) and (target + "/").startswith(parts[1].rstrip("/") + "/"):
             best, kind = parts[1], parts[2]
     return kind

@@ -53,9 +53,7 @@ class Session:
         alone: the id of a child process that takes one run and serves no route; given by its parent.
     """
 
-    def __init__(
-        self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None = None) -> None:
         self.worker = worker
         self.tags = tags
         self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
@@ -160,9 +158,7 @@ class Session:
         route = default_route(spec)
         if route not in self.routes and self.can_take(route):
             self._also([route])
-            self.worker.spawn(
-                self.worker.store.saw_workflows([(spec.name, spec.version, "\n".join(spec.worker_tags))])
-            )
+            self.worker.spawn(self.worker.store.saw_workflows([(spec.name, spec.version, "\n".join(spec.worker_tags))]))
 
     async def find_routes(self) -> bool:
         """Serve what the queue holds and this worker can take: a start may ask for tags beyond its workflow's own.
@@ -226,9 +222,7 @@ class Session:
     async def _recover(self, session_id: str, opening: evidence.Opening | None) -> None:
         report = await self.worker.dispatcher.scanner.session_died(session_id, opening)
         if report.run_ids:
-            log.warning(
-                "session %s is dead (its process is gone): %d runs recovered", session_id, len(report.run_ids)
-            )
+            log.warning("session %s is dead (its process is gone): %d runs recovered", session_id, len(report.run_ids))
         self.worker.dispatcher.wake()
         for peer in self.peers:
             if peer.session_id == session_id:
