@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_failure_that_was_caught_keeps_its_fallback_path() -> None:
     assert h.end("c", "c").output == ["plan B", "c"]
 
 
+def test_a_carried_result_that_is_asked_for_after_a_new_one_is_answered_at_once() -> None:
+    async def saved(ctx: Context) -> Any:
+        problem: ValueError | None = None
+        try:
+            await a()
+        except ValueError as error:
+            problem = error
+        kept = await b()
+        if problem is not None:
+            raise RuntimeError("too late") from problem
+        return [kept, await c()]
+
+    h = next_attempt(Harness(flow(saved)).fresh().fail("a").end("b", "kept"))
+    assert h.names() == ["a"]
+    h.end("a")
+    assert h.new() == ["completed a", "started c"]
+    assert h.recover().end("c", "c").output == ["kept", "c"]
+
+
 def test_blame_is_found_in_causes_contexts_and_groups() -> None:
     async def chained(ctx: Context) -> Any:
         try:
@@ -133,6 +153,29 @@ def test_blame_is_found_in_causes_contexts_and_groups() -> None:
     assert Harness(flow(chained)).fresh().fail("a").last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
     h = Harness(flow(grouped)).fresh().fail("a", KeyError("k")).end("b", error=asyncio.CancelledError())
     assert h.last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that takes no attributes."""
+
+    code: int
+
+
+def test_blame_sticks_to_an_error_that_takes_no_attributes() -> None:
+    h = Harness(flow(_abc)).fresh().fail("a", Frozen(7))
+    assert h.last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
+
+
+def test_a_carried_result_that_is_no_longer_wanted_when_its_turn_comes_is_not_told() -> None:
+    async def racing(ctx: Context) -> Any:
+        index, _ = await ctx.first(a(), b())
+        await c()
+        return index
+
+    h = Harness(flow(racing)).fresh()
+    h.end("b", settle=False, defer=True).end("a", settle=False, defer=True).settle()
+    assert next_attempt(h.fail("c")).end("c").output == 1
 
 
 def test_results_of_a_path_that_is_not_taken_again_are_no_divergence() -> None:

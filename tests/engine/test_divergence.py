@@ -10,7 +10,7 @@ import pytest
 from tests.engine.harness import Harness
 
 from ironflow.context import Context, step, workflow
-from ironflow.errors import HandlerVersionMismatch, ReplayDivergence
+from ironflow.errors import HandlerVersionMismatch, PayloadRejected, ReplayDivergence
 from ironflow.model import journal as j
 
 
@@ -254,6 +254,29 @@ def test_an_unfinished_step_may_get_another_input(caplog: pytest.LogCaptureFixtu
     h.recover(flow(other, strict_inputs=True))
     assert h.names() == ["a"]
     assert caplog.text == ""
+
+
+def test_an_interrupted_step_whose_input_can_no_longer_be_stored_fails_and_does_not_run() -> None:
+    async def broken(ctx: Context) -> Any:
+        await a()
+        try:
+            await b(object())
+        except PayloadRejected:
+            return "refused"
+
+    h = half().recover(flow(broken))
+    assert h.new() == ["run_resumed", "interrupted b", "failed b", "run_succeeded"]
+
+
+def test_results_that_a_resumed_attempt_carries_may_belong_to_other_inputs_but_not_to_each_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def attempt_two(code: Any) -> Harness:
+        h = Harness(flow(_pair, retry=2, strict_inputs=True)).fresh().end("a", "one").end("a", "two")
+        return h.end("b", error=ValueError("x")).later(60_000).replay(flow(code, retry=2, strict_inputs=True))
+
+    assert (attempt_two(_changed).names(), caplog.text) == (["b"], "")
+    assert attempt_two(_swapped).state == "paused"
 
 
 # ---- versions and patches

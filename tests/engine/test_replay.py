@@ -181,6 +181,7 @@ def test_time_never_runs_backwards_within_a_run() -> None:
 
     h = Harness(clock).fresh().later(5_000).end("a", "a").later(-3_000).end("a", "a")
     assert h.output == START + 5_000
+    assert [e.data()["t"] - START for e in h.journal if e.kind == j.STEP_COMPLETED] == [5_000, 5_000]
 
 
 def test_the_clock_of_a_run_begins_with_its_first_segment_and_not_in_the_queue() -> None:
@@ -387,6 +388,15 @@ def test_a_run_ends_at_its_deadline_wherever_its_code_is() -> None:
     h.end("count", 1)
     assert (h.new(), h.state) == (["cancelled count", "run_failed"], "failed")
     assert isinstance(h.error, RunTimeout)
+
+
+def test_a_back_off_ends_with_the_deadline() -> None:
+    @workflow
+    async def flow(ctx: Context) -> None:
+        await a.using(retry=Retry(2, backoff="4s"))()
+
+    h = Harness(flow, deadline_at=START + 500).fresh().end("a", error=ValueError("x"))
+    assert h.later(500).settle().new() == ["cancelled a", "run_failed"]
 
 
 def test_a_crash_between_stopping_for_the_deadline_and_the_end_changes_nothing() -> None:

@@ -77,6 +77,37 @@ def test_an_output_that_cannot_be_stored_fails_the_run_once_with_its_path(
     assert path in str(h.error)
 
 
+def test_a_note_that_cannot_be_stored_fails_the_run_and_stops_what_it_executes() -> None:
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        call = asyncio.ensure_future(a())
+        await b()
+        ctx.set_output(object())
+        ctx.set_output(object())
+        await asyncio.gather(call, b("never begun"))
+
+    h = Harness(flow).fresh().end("b")
+    assert (h.new(), h.names(), len(h.stopped)) == (["completed b"], ["a"], 1)
+    h.end("a")
+    assert h.new() == ["cancelled a", "run_failed"]
+    assert isinstance(h.error, PayloadRejected)
+
+
+def test_a_run_whose_end_is_decided_is_told_nothing_more() -> None:
+    went_on: list[str] = []
+
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        call = asyncio.ensure_future(b())
+        await a()
+        ctx.set_output(object())
+        await call
+        went_on.append("after b")
+
+    h = Harness(flow).fresh().end("a", settle=False).end("b")
+    assert (h.state, went_on) == ("failed", [])
+
+
 @pytest.mark.parametrize("arguments", [(object(),), ([float("nan")],), (threading.Lock(),)])
 def test_arguments_that_cannot_be_stored_fail_at_the_call_and_replay_alike(arguments: tuple[Any, ...]) -> None:
     @workflow
@@ -93,6 +124,19 @@ def test_arguments_that_cannot_be_stored_fail_at_the_call_and_replay_alike(argum
     assert h.end("b", "told").output == "told"
     assert fold(h.journal).steps["main/1:a"].state == "failed"
     assert fold(h.journal).steps["main/1:a"].tries == []
+
+
+def test_a_call_that_is_refused_after_a_step_is_told_in_the_same_commit() -> None:
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        await b()
+        try:
+            await a(object())
+        except PayloadRejected:
+            return "caught"
+
+    h = Harness(flow).fresh().end("b")
+    assert h.new() == ["completed b", "failed a", "run_succeeded"]
 
 
 def test_a_call_that_does_not_fit_the_signature_fails_at_the_call() -> None:

@@ -5,6 +5,8 @@ Settings are the defaults (a lease lasts 20 s), so whatever goes on within a sec
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.recovery.program import WORKFLOWS, lines, open_gate, workers
 import ironflow
 from ironflow.model import journal as j
 from ironflow.model.journal import fold
+from ironflow.worker import evidence
 from ironflow.worker.session import lock_folder
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -57,6 +60,23 @@ async def _as_promised(engine: ironflow.Engine, run_id: str) -> None:
     assert [event.data()["reason"] for event in events if event.kind == j.RUN_RECOVERED] == ["the process is gone"] * 2
     row = (await engine.get(run_id)).row
     assert (row.state, row.lease_recoveries, row.retry_count) == ("completed", 2, 0)
+
+
+async def test_two_processes_that_watch_each_other_both_go_on_watching(sqlite_url: str) -> None:
+    """With record locks this is a deadlock to the kernel: the second to wait is refused, and sees no death at once."""
+    async with ironflow.open(sqlite_url, workflows=WORKFLOWS) as engine:
+        assert engine.worker is not None
+        with workers(sqlite_url, 1) as (other,):  # it watches us by the time it is ready
+            await engine.worker.session.look_around()
+            (peer,) = engine.worker.session.peers
+            assert peer.pid == other.pid
+            names = {thread.name for thread in threading.enumerate()}
+            assert f"ironflow-watch-{peer.session_id[:8]}" in names
+            await asyncio.sleep(0.1)  # a refused watch has ended by now
+            assert peer.session_id in evidence._watched
+            other.kill()
+            await until(lambda: peer.session_id not in evidence._watched)
+            await until(lambda: engine.worker and not engine.worker.session.peers)
 
 
 async def test_r17_a_finished_member_of_a_half_finished_wave_is_not_executed_again(store_url: str) -> None:

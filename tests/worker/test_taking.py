@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -19,6 +20,7 @@ from ironflow import Context, Engine
 from ironflow.config import Settings
 from ironflow.model.journal import fold
 from ironflow.store.base import Store
+from ironflow.worker.dispatcher import POLL
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -139,6 +141,15 @@ async def test_g34_r39_never_more_than_the_limit_execute_and_others_are_not_dela
         assert most["g"] == 2
         assert most["free"] > 2
         assert await client.store.lanes() == []
+
+
+async def test_the_end_of_a_run_lets_the_next_of_its_lane_in_without_polling(store_url: str) -> None:
+    async with engine(store_url) as one, engine(store_url):
+        began = time.monotonic()
+        handles = [await one.start(crowded, "g", limits={"g": 1}) for _ in range(6)]
+        await asyncio.gather(*(run.result(timeout=20) for run in handles))
+        assert most["g"] == 1
+        assert time.monotonic() - began < 2 * POLL
 
 
 async def test_g34_a_lost_lease_gives_its_place_in_the_lane_to_one_run(store_url: str) -> None:

@@ -8,8 +8,9 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -22,6 +23,8 @@ import ironflow
 from ironflow import Engine
 from ironflow.errors import RunFailed
 from ironflow.model import journal as j
+from ironflow.model.transition import APPLIED, STALE, Transition
+from ironflow.store.base import OpenTransaction
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -128,9 +131,9 @@ async def test_a_step_keeps_its_name_and_its_retries(place: Place) -> None:
     async with opened(place.url) as engine:
         run = await engine.start(patient_sale, place.order("tea"))
         assert await run.result(timeout=20) == "TEA"
-        [step] = (await engine.get(run.id)).steps.values()
-        assert step.id.endswith(":sale")
-        assert [one.state for one in step.tries] == ["failed", "completed"]
+        [(step_id, step)] = (await engine.get(run.id)).steps.items()
+        assert step_id.endswith(":sale")
+        assert [one.state for one in step.tries] == ["retrying", "completed"]
         assert await place.sold() == ["tea"]
 
 
@@ -195,6 +198,42 @@ async def test_a_run_that_was_taken_over_in_mid_body_keeps_only_the_writes_of_it
     assert len(lines("sale tea")) == 2
 
 
+async def test_a_run_that_was_taken_over_right_before_the_commit_runs_the_step_again(postgres: Place) -> None:
+    async with opened(postgres.url) as engine, ironflow.open(postgres.url, worker=False) as operator:
+        begin = engine.store.begin
+        paused = asyncio.Event()
+
+        class Late:
+            """The run is paused after the body and before the commit, and this worker does not know."""
+
+            def __init__(self, transaction: OpenTransaction) -> None:
+                self.transaction = transaction
+
+            async def commit(self, transition: Transition) -> str:
+                if not paused.is_set():
+                    assert await operator.pause(transition.run_id)
+                answer = await self.transaction.commit(transition)
+                assert answer == (APPLIED if paused.is_set() else STALE)
+                paused.set()
+                return answer
+
+            async def rollback(self) -> None:
+                await self.transaction.rollback()
+
+        async def begin_late(body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
+            value, transaction = await begin(body, deadline_ms=deadline_ms)
+            return value, Late(transaction)
+
+        engine.store.begin = begin_late  # type: ignore[method-assign]
+        run = await engine.start(sale, postgres.order("tea"))
+        await asyncio.wait_for(paused.wait(), 20)
+        assert await postgres.sold() == []
+        assert await operator.resume(run.id)
+        assert await run.result(timeout=20) == "TEA"
+        assert await postgres.sold() == ["tea"]
+    assert len(lines("sale tea")) == 2
+
+
 @pytest.mark.parametrize("loss", [LOSE_THE_ANSWER, LOSE_THE_COMMIT])
 async def test_a_lost_answer_to_the_commit_does_not_make_the_step_run_again_unless_it_was_undone(
     postgres: Place, loss: str
@@ -203,6 +242,7 @@ async def test_a_lost_answer_to_the_commit_does_not_make_the_step_run_again_unle
         run = await engine.start(sale, postgres.order("tea", f"once select '{loss}'"))
         assert await run.result(timeout=20) == "TEA"
         assert between.lost == 1
+        assert (await engine.get(run.id)).row.lease_recoveries == (0 if loss == LOSE_THE_ANSWER else 1)
         assert await postgres.sold() == ["tea"]
         assert (await kinds(engine, run.id)).count(j.STEP_COMPLETED) == 1
     assert len(lines("sale tea")) == (1 if loss == LOSE_THE_ANSWER else 2)

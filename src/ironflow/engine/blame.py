@@ -25,10 +25,7 @@ def revived(tree: Any) -> BaseException:
 
 def blamed(error: BaseException, step_id: str) -> BaseException:
     """Mark an error with the step it came from."""
-    try:
-        setattr(error, _MARK, step_id)
-    except (AttributeError, TypeError):
-        pass  # a class that takes no attributes: the step is then kept by a resumed attempt, not repeated
+    error.__dict__[_MARK] = step_id  # not by attribute: a frozen dataclass may be an exception, too
     return error
 
 
@@ -44,7 +41,7 @@ def blame(error: BaseException, last_limit: str | None, *, automatic: bool) -> l
     """
     found: list[str] = []
     for one in _chain(error):
-        step_id = getattr(one, _MARK, None)
+        step_id = one.__dict__.get(_MARK)
         if step_id is None and isinstance(one, TimeoutError):
             step_id = last_limit
         if step_id is None or step_id in found or (automatic and isinstance(one, StepInterrupted)):

@@ -142,7 +142,6 @@ class Execution(Ledger):
             self.executing -= 1
             self.want(step)
             if error is not None or not isinstance(answer, NotDone):
-                step.reconciling = True
                 self.hold = {"reason": "STEP_OUTCOME_UNKNOWN", "step_id": step.id}
                 if error is not None:
                     self.hold["error"] = json.loads(encode_error(error))

@@ -232,8 +232,7 @@ def _timer_fired(h: History, e: Event, data: dict[str, Any]) -> None:
 
 
 def _value(h: History, e: Event, data: dict[str, Any]) -> None:
-    if "patched" in data:
-        h.patches.add(data["patched"])
+    h.patches.add(data["patched"])
     _note(h, e, data)
 
 

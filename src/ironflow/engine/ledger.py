@@ -1,8 +1,9 @@
 """The ledger of one run in one segment: what its code has asked for, and what becomes journal of it.
 
 What it owns: the workflow instance, its open steps and timers, and the plan that the next commit takes. What
-it promises: every request is taken on in the order in which it was made, arguments are copied before the code is
-told anything more, so that code and bodies share nothing, and an event gets its number when it is decided, not when it is written.
+it promises: every request is taken on in the order in which it was made; arguments are copied before the code
+is told anything more, so that code and bodies share nothing; and an event gets its number when it is decided,
+not when it is written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from ironflow.engine.requests import (
     CancelStep,
     CancelTimer,
     Fact,
-    Note,
     Request,
     StartTimer,
     StepCall,
@@ -129,7 +129,7 @@ class Ledger:
                 self.timers.pop(request.id, None)
             elif isinstance(request, CancelStep):
                 self._on_cancel(request.id)
-            elif isinstance(request, Note):
+            else:
                 notes.take(self, request)
 
     def _on_step(self, call: StepCall) -> None:

@@ -43,7 +43,7 @@ def take(e: Ledger, note: Note) -> None:
 def _keep(e: Ledger, note: Note) -> None:
     if note.kind == j.OUTPUT_SET:
         e.output = e.spec.output.encode(note.value, path="output", limit=e.limit)
-    elif note.kind == j.COMPENSATION_REGISTERED and note.call is not None:
+    elif note.call is not None:
         step = StepRun(note.call)
         step.keep_arguments()
         e.compensations[step.id] = step

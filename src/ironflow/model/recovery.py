@@ -149,11 +149,14 @@ def _exhausted(row: runs.RunRow, consecutive: int, total: int, policy: RecoveryP
 
 
 def _fail(transition: Transition, failure: dict[str, str]) -> Transition:
+    message = failure["message"]
     error = {
         "type": "ironflow.errors." + _CLASS[failure["code"]],
-        "message": failure["message"],
+        "message": message,
         "code": failure["code"],
-        "args": [failure["message"]],
+        "args": [message],
+        # What the instance holds, in the form in which errors are stored: without it no reader could make it again.
+        "state": [["message", message], ["hint", None], ["details", {}]],
     }
     transition.state = runs.FAILED
     transition.ended = True

@@ -134,9 +134,15 @@ class Store(Protocol):
         """Call `body(connection)` in a transaction of the engine's own database and leave the transaction open.
 
         SQLite: `body` is a plain function, called in a thread with a `sqlite3.Connection` on which it cannot commit,
-        attach or set pragmas; every other writer waits meanwhile, so it must end within `deadline_ms`. PostgreSQL:
-        `body` may be a coroutine function; it gets an `asyncpg.Connection` of its own, locks nothing of the engine's,
-        and may take longer. What it raises is raised here, with its writes undone.
+        attach or set pragmas; every other writer waits meanwhile, so it is cut off after `deadline_ms`. PostgreSQL:
+        `body` is a coroutine function; it gets an `asyncpg.Connection` of its own, locks nothing of the engine's, and
+        may take longer; it is called again if its connection breaks. What it raises is raised here, with its writes
+        undone. An owner that is cancelled, or that says neither commit nor rollback for some seconds, has rolled back.
+
+        Raises:
+            TypeError: `body` is of the other colour; it was not called.
+            StepTimeout: the deadline passed (SQLite).
+            StoreError: no transaction could be had, or `body` ended it by itself.
         """
         ...
 

@@ -1,0 +1,58 @@
+"""Identifiers: how they are formed and what they give away."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ironflow.model import ids
+
+TIMES = st.integers(0, 2**48 - 1)
+BITS = st.integers(0, 2**74 - 1)
+
+
+@given(TIMES, BITS)
+def test_a_run_id_is_a_uuid_of_version_seven_that_holds_its_time(now: int, bits: int) -> None:
+    made = uuid.UUID(ids.time_ordered(now, bits))
+    assert (made.version, made.variant, made.int >> 80) == (7, uuid.RFC_4122, now)
+
+
+@given(TIMES, TIMES, BITS, BITS)
+def test_run_ids_sort_by_the_time_of_their_creation(a: int, b: int, one: int, two: int) -> None:
+    if a < b:
+        assert ids.time_ordered(a, one) < ids.time_ordered(b, two)
+
+
+@given(TIMES, BITS, BITS)
+def test_all_of_the_chance_is_in_a_run_id(now: int, one: int, two: int) -> None:
+    assert (ids.time_ordered(now, one) == ids.time_ordered(now, two)) is (one == two)
+
+
+def test_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
+    assert ids.idempotency_key("r", "main/1:pay", 2) == hashlib.sha256(b"r|main/1:pay|2").hexdigest()
+
+
+@given(st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)),
+       st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)))  # fmt: skip
+def test_idempotency_keys_differ_where_any_part_differs(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
+    assert (ids.idempotency_key(*one) == ids.idempotency_key(*two)) is (one == two)
+
+
+def test_a_stored_token_does_not_show_the_token() -> None:
+    assert "secret" not in ids.token_hash("secret")
+    assert ids.token_hash("secret") != ids.token_hash("other")
+
+
+def test_a_seed_follows_from_run_and_attempt_alone() -> None:
+    assert ids.seed_of("r", 1) == ids.seed_of("r", 1)
+    assert len({ids.seed_of("r", 1), ids.seed_of("r", 2), ids.seed_of("s", 1)}) == 3
+
+
+@given(st.text("abc", min_size=1), st.lists(st.text("xyz", min_size=1)))
+def test_a_route_tells_its_workflow_and_tags_in_any_order(workflow: str, tags: list[str]) -> None:
+    route = ids.route_of(workflow, tuple(tags))
+    assert ids.split_route(route) == (workflow, frozenset(tags))
+    assert route == ids.route_of(workflow, tuple(reversed(tags)))
