@@ -16,7 +16,7 @@ from ironflow.engine import undo
 from ironflow.engine.blame import blame
 from ironflow.engine.history import ATTEMPTS_EXHAUSTED
 from ironflow.engine.instance import Raised, Returned
-from ironflow.engine.plan import BACKOFF, CLOSED, ENDED, EXECUTING, PAUSE, RETRY, SUSPENSION, Leave, Plan
+from ironflow.engine.plan import BACKOFF, CLOSED, ENDED, EXECUTING, PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan
 from ironflow.errors import (
     ConfigError,
     DefinitionError,
@@ -63,8 +63,7 @@ def suspend_or_stuck(e: Execution, now: int) -> Leave | None:
     if not rows:
         e.verdict = Raised(
             WorkflowStuck(
-                f"workflow {e.spec.name} waits for something that nothing can bring about:\n"
-                f"{e.instance.stuck_report()}"
+                f"workflow {e.spec.name} waits for something that nothing can bring about:\n{e.instance.stuck_report()}"
             )
         )
         return end(e, e.verdict, now)
@@ -193,6 +192,15 @@ def _over(e: Execution, outcome: Returned | Raised | None, now: int) -> Leave:
     return leave
 
 
+def release(e: Execution, now: int) -> Leave | None:
+    """The worker is leaving: give the run back between two steps, to be queued at once. No recovery is counted."""
+    if e.stopping:
+        return None
+    leave = Leave(RELEASE, runs.PENDING)
+    e.journal(j.RUN_RELEASED, None, f'{{"t":{max(now, e.now)}}}')
+    return leave
+
+
 # ---- pause, divergence, refusal ----------------------------------------------------------------------------
 
 
@@ -207,9 +215,7 @@ def pause(e: Execution, now: int) -> Leave | None:
     return leave
 
 
-def refused(
-    spec: WorkflowSpec | None, head: RunHead, last_seq: int, execution_seq: int, error: IronflowError
-) -> Plan:
+def refused(spec: WorkflowSpec | None, head: RunHead, last_seq: int, execution_seq: int, error: IronflowError) -> Plan:
     """The code cannot take this run on: pause it at a divergence (or fail, if the workflow says so), else fail.
 
     A run that is already ending cannot be paused any more: it fails, and says that it was not undone.

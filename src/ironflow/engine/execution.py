@@ -238,13 +238,13 @@ class Execution(Ledger):
         elif outcome is not None or self.history.asked_to_compensate:
             plan.leave = ending.end(self, outcome, now)
         else:
-            if self.wanted:
+            if self.wanted and not self.leaving:
                 wanted, self.wanted = self.wanted, []
                 for step in wanted:
                     if step.state == WANTED:
                         self.begin(step)
-            if not self.executing and not self._busy(now):
-                plan.leave = ending.suspend_or_stuck(self, now)
+            if not self.executing and (self.leaving or not self._busy(now)):
+                plan.leave = ending.release(self, now) if self.leaving else ending.suspend_or_stuck(self, now)
         if plan.leave is None and (self.due or self.head.deadline_at is not None):
             plan.wake_at = ending.next_wake(self)
         self.plan = Plan()

@@ -98,6 +98,8 @@ class Ledger:
             self.verdict = Raised(revived(history.failing))
         #: why the run pauses as soon as nothing of it executes
         self.hold: dict[str, Any] | None = None
+        #: the worker is leaving: nothing new starts, and the run is given back once nothing executes
+        self.leaving = False
         self.slow = False
         self.untold: deque[tuple[Fact, int]] = deque()
         #: carried results that were asked for, by seq in the journal

@@ -22,6 +22,7 @@ ENDED = "ended"
 SUSPENSION = "suspended"
 RETRY = "retrying"
 PAUSE = "paused"
+RELEASE = "released"
 
 # ---- what a step of this segment is doing
 #: Asked for; its try begins when the plan is settled.
@@ -184,7 +185,7 @@ def _leave(transition: Transition, leave: Leave, head: RunHead) -> None:
     if leave.kind == SUSPENSION:
         transition.facts = head.facts
         transition.waits = leave.waits
-    elif leave.kind == RETRY:
+    elif leave.kind in (RETRY, RELEASE):
         transition.dequeue = False
         transition.enqueue = QueueRow(
             head.run_id,

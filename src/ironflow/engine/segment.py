@@ -107,6 +107,11 @@ class Segment:
             await waiter
         self._inside = body
 
+    def leave_soon(self) -> None:
+        """The worker is leaving: let the bodies that run here end, start no other, give the run back."""
+        self.execution.leaving = True
+        self._wake()
+
     def abandon(self) -> None:
         """Stop: the run is somebody else's, or this worker may no longer claim it. Nothing more is written."""
         self._abandoned = True

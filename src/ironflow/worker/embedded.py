@@ -16,7 +16,7 @@ from ironflow.config import Settings
 from ironflow.engine.bodies import Bodies, Body
 from ironflow.engine.execution import Execution
 from ironflow.engine.history import History
-from ironflow.engine.plan import PAUSE, RETRY, SUSPENSION, Leave, Plan, StepRun
+from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan, StepRun
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
 from ironflow.model import journal as j
@@ -106,6 +106,8 @@ class Worker:
         limit = (self.settings.drain_timeout_ms if drain_ms is None else drain_ms) / 1000
         await self.dispatcher.stop()
         tasks = [segment.task for segment in self.segments.values() if segment.task is not None]
+        for segment in self.segments.values():
+            segment.leave_soon()
         if limit > 0:
             await asyncio.gather(_ended(tasks, limit), self.isolation.stop(limit))
         else:
@@ -196,7 +198,9 @@ class Worker:
             return
         if kind in (SUSPENSION, RETRY) and leave.due is not None:
             self.dispatcher.expect(leave.due)
-        if kind not in (SUSPENSION, RETRY):
+        if kind == RELEASE:
+            self.store.notify("queue", self.session.peers)
+        if kind not in (SUSPENSION, RETRY, RELEASE):
             self.results.ended(head.run_id, leave.state, leave.result)
         if kind == PAUSE:
             log.warning("run %s is paused: %s", head.run_id, (leave.changes or {}).get("reason"))

@@ -26,6 +26,8 @@ log = logging.getLogger("ironflow.worker")
 _NOT_THE_AUTHORS = (str(Path(__file__).resolve().parent.parent), str(Path(asyncio.__file__).parent))
 #: How long `stop` waits for a beat under way; a database that is away must not keep a worker from leaving, seconds.
 STOP_S = 5.0
+#: So many intervals without a sign are worth a warning.
+LATE = 2
 #: (run_id, execution_seq, token_hash, executing)
 Held = tuple[str, int, str, bool]
 
@@ -82,8 +84,13 @@ class Heartbeat:
 
     def _beat(self) -> None:
         heart: Heart | None = None
+        asked = time.monotonic()
         while not self._stop.wait(self._interval):
-            asked = time.monotonic()
+            before, asked = asked, time.monotonic()
+            if asked - before > LATE * self._interval:
+                # Frozen, or a machine that was asleep: then nobody blocked the loop, it had no chance to answer either.
+                log.warning("this process did not execute for %.1f s", asked - before - self._interval)
+                self._answered = asked
             try:
                 # Opened here and not before the loop: a database that is away right now must not end the beat for good.
                 heart = heart or self._store.heart()
@@ -122,7 +129,7 @@ class Heartbeat:
     def _watch_the_loop(self) -> None:
         """Name a loop that does not answer: its leases are kept, but nothing else of the worker moves."""
         silent = time.monotonic() - self._answered
-        if silent > 2 * self._interval:
+        if silent > LATE * self._interval:
             log.warning(
                 "the worker's loop has not answered for %.1f s: %s blocks it (a step that blocks belongs into a plain "
                 "`def`, which runs in a thread). Its leases are kept.",
