@@ -19,6 +19,7 @@ from ironflow import config
 from ironflow.cli import exits
 from ironflow.cli.app import command as whole_command
 from ironflow.duration import format_ms
+from ironflow.engine import why
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
 
@@ -60,6 +61,7 @@ def pages() -> dict[str, str]:
         "states.md": _states(),
         "errors.md": _errors(),
         "journal.md": _journal(),
+        "holds.md": _holds(),
         "cli.md": _cli(),
     }
     return {name: "\n".join([NOTE, "", *lines, ""]) for name, lines in made.items()}
@@ -162,6 +164,17 @@ def _role(kind: str) -> str:
         ("change of owner", journal.OWNER_KINDS),
     )
     return ", ".join(role for role, kinds in roles if kind in kinds)
+
+
+def _holds() -> list[str]:
+    lines = [
+        "# Holds",
+        "",
+        "`ironflow why RUN` answers with these: every reason why a run is where it is, the most telling first, each",
+        "with the earliest time at which it can lift. There always is one; `--json` gives `code`, `message`, `until`.",
+        "",
+    ]
+    return [*lines, *_table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in why.CODES.items()))]
 
 
 def _cli() -> list[str]:

@@ -11,17 +11,16 @@ from ironflow import errors
 from ironflow.errors import (
     InvalidSettings,
     IronflowError,
-    NonRetryableError,
     PayloadRejected,
     PayloadTooLarge,
     ReplayDivergence,
-    RetryAfterError,
     RunFailed,
     RunTimeout,
     StaleExecution,
     StepFailed,
     StepTimeout,
 )
+from ironflow.model.retry import NonRetryableError, RetryAfterError
 
 
 def tree(cls: type[IronflowError] = IronflowError) -> Iterator[type[IronflowError]]:

@@ -21,6 +21,7 @@ SOURCE = ROOT / "src"
 # A module may import from its own tier or a lower one; the longest name that fits decides.
 TIERS = {
     "ironflow.errors": 0,
+    "ironflow.address": 0,
     "ironflow.duration": 0,
     "ironflow.config": 0,
     "ironflow.testing": 7,
@@ -65,7 +66,12 @@ SQL = re.compile(
 SQL_HOMES = ("ironflow.store", "ironflow.testing", "ironflow.demo.ingest")
 
 LONGEST_FILE = 400
-LONGEST_FUNCTION = 60
+LONGEST_FUNCTION = 50
+# What is one thing and long. Its reason stands here, so that the next one needs a reason, too.
+LONG_FUNCTIONS = {
+    "src/ironflow/engine/ledger.py __init__": "one line for each field of a run under way, with what it means",
+    "tests/store/test_postgres_outages.py test_a_decision_whose_answer_was_lost_is_not_decided_twice": "one outage",
+}
 EXCUSE = "Over 400 lines because"
 
 # Spelled in pieces, so that this file does not find itself.
@@ -220,15 +226,15 @@ def test_no_file_grows_past_400_lines_without_saying_why() -> None:
     assert found == []
 
 
-def test_no_function_grows_past_60_lines() -> None:
+def test_no_function_grows_past_50_lines() -> None:
     found = []
     for path in python_files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > LONGEST_FUNCTION:
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length}")
-    assert found == []
+                    found.append(f"{path.relative_to(ROOT)} {node.name}")
+    assert sorted(set(found) - LONG_FUNCTIONS.keys()) == []
 
 
 def test_every_module_opens_with_what_it_is_about() -> None:

@@ -1,33 +1,42 @@
-"""Ironflow: durable workflows in plain Python. Every step is journaled; a crash loses nothing."""
+"""Ironflow: durable workflows in plain Python. Every step is journaled; a crash loses nothing.
 
-from ironflow.context import (
-    Call,
-    Context,
-    Done,
-    Lane,
-    NotDone,
-    Outcome,
-    Retry,
-    Step,
-    StepInfo,
-    Unknown,
-    Workflow,
-    step,
-    step_info,
-    workflow,
-)
-from ironflow.errors import (
-    IronflowError,
-    NonRetryableError,
-    RetryAfterError,
-    RunCancelled,
-    RunFailed,
-    RunPaused,
-    StepFailed,
-    StepInterrupted,
-    StepTimeout,
-)
-from ironflow.runtime import Engine, Run, RunView, open, run
+Owns the public names and nothing else. Each is imported when it is first asked for, so that a program pays for what it
+uses: `ironflow --help` needs neither the engine nor the validation library, and does not wait for them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ironflow.context import (
+        Call,
+        Context,
+        Done,
+        Lane,
+        NotDone,
+        Outcome,
+        Retry,
+        Step,
+        StepInfo,
+        Unknown,
+        Workflow,
+        step,
+        step_info,
+        workflow,
+    )
+    from ironflow.errors import (
+        IronflowError,
+        RunCancelled,
+        RunFailed,
+        RunPaused,
+        StepFailed,
+        StepInterrupted,
+        StepTimeout,
+    )
+    from ironflow.model.retry import NonRetryableError, RetryAfterError
+    from ironflow.runtime import Engine, Run, RunView, open, run
 
 __version__ = "0.1.0"
 
@@ -61,3 +70,33 @@ __all__ = [
     "step_info",
     "workflow",
 ]
+
+#: Where a name is defined, if not in `ironflow.context`. The imports above say the same to type checkers.
+_ELSEWHERE = {
+    **dict.fromkeys(("Engine", "Run", "RunView", "open", "run"), "ironflow.runtime"),
+    **dict.fromkeys(("NonRetryableError", "RetryAfterError"), "ironflow.model.retry"),
+    **dict.fromkeys(
+        (
+            "IronflowError",
+            "RunCancelled",
+            "RunFailed",
+            "RunPaused",
+            "StepFailed",
+            "StepInterrupted",
+            "StepTimeout",
+        ),
+        "ironflow.errors",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, and keep it: only the first use comes here."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_ELSEWHERE.get(name, "ironflow.context")), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

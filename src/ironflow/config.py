@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ironflow.address import redact_url
 from ironflow.duration import format_ms, to_ms
 from ironflow.errors import InvalidDuration, InvalidSettings
 
@@ -192,15 +193,6 @@ class Settings:
     def __repr__(self) -> str:
         shown = ", ".join(f"{f.name}={_shown(f.name, getattr(self, f.name))!r}" for f in fields(self))
         return f"Settings({shown})"
-
-
-def redact_url(url: str) -> str:
-    """Return a database URL without its password, for logs, errors and reprs.
-
-    Works on text that is not a valid URL too: a mistyped URL is the one most likely to end up in an error.
-    """
-    url = re.sub(r"(://[^/?#\s:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"(?i)([?&](?:ssl)?(?:password|passwd|pwd)=)[^&#\s]*", r"\1***", url)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------

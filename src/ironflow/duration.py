@@ -1,8 +1,8 @@
 """Lengths of time as people write them, turned into whole milliseconds.
 
-Everything inside the engine counts integer milliseconds: they compare exactly, survive every database and
-JSON reader, and never depend on the rounding of floats. Authors and operators write `90`, `"1h30m"` or a
-timedelta; this module is the only place where one becomes the other.
+Everything inside the engine counts integer milliseconds: they compare exactly, survive every database and JSON reader,
+and never depend on the rounding of floats. Authors and operators write `90`, `"1h30m"` or a timedelta; this module is
+the only place where one becomes the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-from ironflow.errors import InvalidDuration, RetryAfterError
+from ironflow.errors import InvalidDuration
 
 Duration = float | int | str | timedelta
 """Seconds as a number, text such as "30s" or "1h30m", or a timedelta."""
@@ -27,8 +27,8 @@ _LONGEST_MS: Final = 10_000 * 365 * 86_400_000  # ten thousand years: past it, d
 def to_ms(duration: Duration, *, name: str = "duration") -> int:
     """Return a length of time in whole milliseconds.
 
-    Fractions are rounded to the nearest millisecond, but something above zero never becomes zero: a very
-    short timeout must not turn into "no timeout".
+    Fractions are rounded to the nearest millisecond, but something above zero never becomes zero: a very short
+    timeout must not turn into "no timeout".
 
     Args:
         duration: seconds, "30s" "5m" "7d" "250ms" "1h30m" ("90" is seconds too), or a timedelta.
@@ -91,7 +91,3 @@ def _invalid(name: str, value: object, what: str) -> InvalidDuration:
     shown = repr(value) if type(value) is not int or value.bit_length() < 256 else "a huge number"
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     return InvalidDuration(f"{name}: {shown} {what}", details={"name": name})
-
-
-# The author's exception takes a duration, and durations raise errors, so one is told of the other.
-RetryAfterError._to_ms = staticmethod(to_ms)

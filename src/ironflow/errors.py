@@ -3,8 +3,6 @@
 (Over 400 lines because the tree is one table: splitting it would hide which codes exist.)
 
     Exception
-    ├── NonRetryableError            raised by authors: this failure is final
-    ├── RetryAfterError              raised by authors: try again, but not before a given time
     └── IronflowError
         ├── StoreError               the database
         │   ├── StoreUnreachable · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull
@@ -26,17 +24,17 @@
         └── ConfigError              settings and durations
             ├── InvalidSettings · InvalidDuration
 
-Codes are part of the public contract: the journal, the HTTP API and the command line show them, so a code
-once released is never renamed or used for something else. `str(error)` is the message followed by what to do
-about it, because the person who reads it at night has only that line. Control flow (suspension, fences inside
-the engine, verdicts of replay) is never an exception of this tree: a signal that a broad `except` can swallow
-is a bug.
+Codes are part of the public contract: the journal, the HTTP API and the command line show them, so a code once
+released is never renamed or used for something else. `str(error)` is the message followed by what to do about it,
+because the person who reads it at night has only that line. Control flow (suspension, fences inside the engine,
+verdicts of replay) is never an exception of this tree: a signal that a broad `except` can swallow is a bug. What
+authors raise to steer retries (`NonRetryableError`, `RetryAfterError`) is none of the engine's errors either: it
+stands beside the policy that reads it, in `ironflow.model.retry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -560,31 +558,3 @@ class InvalidDuration(ConfigError, ValueError):
     code = "DURATION_INVALID"
     summary = "this is not a length of time"
     advice = 'Give seconds (90, 0.25), a timedelta, or text such as "30s", "5m", "1h30m", "7d", "250ms".'
-
-
-# ---- raised by authors -----------------------------------------------------------------------------------
-
-
-class NonRetryableError(Exception):
-    """Raise this in a step or workflow to say that trying again cannot help: no further try is made."""
-
-
-class RetryAfterError(Exception):
-    """Raise this where it is known when trying again makes sense (HTTP 429 with Retry-After).
-
-    The retry policy still applies: the try counts, and the wait is no longer than the policy's maximum.
-
-    Args:
-        message: what happened.
-        after: how long to wait (seconds, "30s", timedelta).
-
-    Raises:
-        InvalidDuration: `after` is not a length of time.
-    """
-
-    # Set by `ironflow.duration`, which imports this module and so cannot be imported by it.
-    _to_ms: ClassVar[Callable[..., int]]
-
-    def __init__(self, message: str = "", *, after: float | int | str | timedelta) -> None:
-        self.after_ms: int = self._to_ms(after, name="after")
-        super().__init__(message)

@@ -30,6 +30,7 @@ def test_a_created_run_is_listed_shown_queued_and_explained(both: Cli) -> None:
     assert (row["run_id"], row["status"]) == (run_id, "ready")
     assert row["eligible_at_ms"] <= row["enqueued_at_ms"]
     assert [hold["code"] for hold in both.json("runs", "why", run_id)] == ["NO_WORKER"]
+    assert both.json("why", run_id) == both.json("runs", "why", run_id)
     [event] = both.lines("runs", "journal", run_id)
     assert (event["seq"], event["kind"], event["payload"]["input"]) == (1, "run_created", 5)
     stats = both.json("capacity", "stats")

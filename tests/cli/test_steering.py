@@ -114,7 +114,7 @@ def test_input_comes_from_a_file_or_from_stdin(cli: Cli, tmp_path: Path, monkeyp
 def test_a_run_is_scheduled(cli: Cli) -> None:
     run_id = created(cli, "add", 1, "--at", "+1h")
     [hold, *_] = cli.json("runs", "why", run_id)
-    assert hold["code"] == "NOT_ELIGIBLE_YET"
+    assert hold["code"] == "SCHEDULED"
     row = cli.json("runs", "get", run_id)
     assert 3_590_000 < row["scheduled_at_ms"] - row["created_at_ms"] <= 3_600_000
     created(cli, "add", 1, "--at", "2100-01-01T00:00:00+01:00")

@@ -14,7 +14,8 @@ import pytest
 
 from ironflow.codec.exceptions import decode_error, encode_error, traceback_of
 from ironflow.codec.values import parse
-from ironflow.errors import PayloadTooLarge, RetryAfterError, RunFailed, StepFailed, StepTimeout
+from ironflow.errors import PayloadTooLarge, RunFailed, StepFailed, StepTimeout
+from ironflow.model.retry import RetryAfterError
 
 
 def again(error: BaseException) -> BaseException:

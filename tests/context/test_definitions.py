@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -134,9 +135,11 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
     [
         (lambda: step(lambda: 1), "needs a name"),
         (lambda: step(Callable_()), "needs a name"),
-        (lambda: step(name="")(plain), "cannot be the name"),
+        (lambda: step(name="")(plain), "the name of a step is empty"),
         (lambda: step(name="a|b")(plain), "cannot be the name"),
-        (lambda: step(name="a\nb")(plain), "cannot be the name"),
+        (lambda: step(name="a\nb")(plain), "the name of a step .* not printable"),
+        (lambda: step(name="x" * 201)(plain), "201 characters long"),
+        (lambda: step(retires=3)(plain), "a step has no option 'retires'"),  # type: ignore[call-overload]
         (lambda: step(generator), "is a generator"),
         (lambda: step(async_generator), "is a generator"),
         (lambda: step(5), "must be a function"),
@@ -151,6 +154,11 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
         (lambda: workflow(lambda ctx: 1), "needs a name"),
         (lambda: workflow(retry_mode="again")(handler), "retry_mode must be one of"),
         (lambda: workflow(worker_tags="gpu")(handler), "sequence of names"),
+        (lambda: workflow(version="1\n2")(handler), "version .* not printable"),
+        (lambda: workflow(compatible=["x" * 65])(handler), "compatible is 65 characters"),
+        (lambda: workflow(worker_tags=["two words"])(handler), "'two words' is no tag"),
+        (lambda: workflow(events=["order.paid"])(handler), "has no option 'events'"),  # type: ignore[call-overload]
+        (lambda: workflow(cron=["0 * * * *"])(handler), "has no option 'cron'"),  # type: ignore[call-overload]
         (lambda: workflow(max_recoveries=-1)(handler), "from 0"),
         (lambda: workflow(lane=0)(handler), "from 1"),
         (lambda: Lane(True), "from 1"),
@@ -232,6 +240,21 @@ def test_a_workflow_without_input_has_the_codec_of_none() -> None:
 
     assert not nothing.spec.has_input
     assert nothing.spec.input.decode(nothing.spec.input.encode(None)) is None
+
+
+def test_one_annotation_that_cannot_be_resolved_leaves_the_others_typed() -> None:
+    async def partly(ctx: Context, when: date) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821, UP037
+        return when
+
+    def noted(connection: Any, when: date, note: "Nowhere") -> date:  # type: ignore[name-defined]  # noqa: F821, UP037
+        return when
+
+    day = date(2026, 2, 28)
+    made = workflow(partly).spec
+    assert made.input.decode(made.input.encode(day)) == day
+    stored = step(noted).transactional
+    assert stored.arguments.decode(stored.arguments.encode((day, "x"), {})) == ((day, "x"), {})
+    assert stored.result.decode(stored.result.encode(day)) == day
 
 
 def test_annotations_that_cannot_be_resolved_count_as_untyped() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ironflow.errors import NonRetryableError
-from ironflow.model.retry import RUN_DEFAULTS, RetryPolicy
+from ironflow.model.retry import RUN_DEFAULTS, NonRetryableError, RetryPolicy
 
 
 def delays(policy: RetryPolicy, unit: float, count: int) -> list[int]:

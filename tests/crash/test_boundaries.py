@@ -24,7 +24,8 @@ from tests.crash.killing import AFTER, BEFORE, BODIES, OUTPUT, SURVIVED, Case, N
 import ironflow
 from ironflow.engine import doctor
 from ironflow.model import journal as j
-from ironflow.model.journal import Event, fold
+from ironflow.model.fold import fold
+from ironflow.model.journal import Event
 
 #: More commits than the workflow can take: if it takes these, the search for its last one has gone astray.
 MOST_COMMITS = 40

@@ -22,8 +22,9 @@ from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model.capacity import RunHead
+from ironflow.model.fold import Folded, fold
 from ironflow.model.ids import idempotency_key
-from ironflow.model.journal import Event, Folded, fold
+from ironflow.model.journal import Event
 from ironflow.model.operator import reopen, resume
 from ironflow.model.run import RunRow
 from ironflow.model.transition import Locked
@@ -236,9 +237,9 @@ class Harness:
     def resume(self) -> Harness:
         return self._decided(resume(self._locked(), "ann"))
 
-    def reopen(self) -> Harness:
+    def reopen(self, *, restart: bool = False) -> Harness:
         failed = self.result.get("failed_steps", [])
-        return self._decided(reopen(self._locked(), "ann", failed))
+        return self._decided(reopen(self._locked(), "ann", failed, restart=restart))
 
     def _locked(self) -> Locked:
         return Locked(self.row, len(self.journal), None, None, [], self.now)

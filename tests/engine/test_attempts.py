@@ -13,14 +13,13 @@ from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import (
     DefinitionError,
     InvalidInput,
-    NonRetryableError,
     PayloadRejected,
     PayloadTooLarge,
-    RetryAfterError,
     StoreUnreachable,
     WorkflowStuck,
 )
 from ironflow.model import journal as j
+from ironflow.model.retry import NonRetryableError, RetryAfterError
 
 
 @step
@@ -150,7 +149,14 @@ def test_blame_is_found_in_causes_contexts_and_groups() -> None:
             group.create_task(a())
             group.create_task(b())
 
-    assert Harness(flow(chained)).fresh().fail("a").last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
+    async def replaced(ctx: Context) -> Any:
+        try:
+            await a()
+        except ValueError:
+            raise RuntimeError("instead") from None
+
+    for code in (chained, replaced):
+        assert Harness(flow(code)).fresh().fail("a").last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
     h = Harness(flow(grouped)).fresh().fail("a", KeyError("k")).end("b", error=asyncio.CancelledError())
     assert h.last(j.RUN_RETRYING)["failed_steps"] == ["main/1:a"]
 
@@ -189,6 +195,16 @@ def test_results_of_a_path_that_is_not_taken_again_are_no_divergence() -> None:
     assert h.state == "completed"
 
 
+def test_a_compensation_of_a_path_that_is_not_taken_again_is_no_divergence() -> None:
+    async def by_attempt(ctx: Context) -> Any:
+        if ctx.attempt == 1:
+            ctx.compensate(b)
+        return await c()
+
+    h = next_attempt(Harness(flow(by_attempt)).fresh().fail("c"))
+    assert h.recover().end("c", "ok").output == "ok"
+
+
 def test_a_resumed_attempt_sees_the_values_and_times_of_the_one_it_resumes() -> None:
     async def values(ctx: Context) -> Any:
         first = [str(ctx.uuid4()), ctx.random.random(), ctx.now().isoformat()]
@@ -216,6 +232,16 @@ def test_a_timeout_of_a_resumed_attempt_counts_from_its_beginning() -> None:
     assert (h.names(), h.plan.wake_at) == (["b"], h.now + 20_000)
     h.later(19_000).recover()
     assert h.end("b", "in time").output == "in time"
+
+
+def test_a_sleep_of_a_resumed_attempt_goes_on_from_the_last_kept_result() -> None:
+    async def napping(ctx: Context) -> Any:
+        await a()
+        await asyncio.gather(asyncio.sleep(100), ctx.sleep(200), b())
+
+    h = Harness(flow(napping)).fresh().later(1_000).end("a").fail("b")
+    next_attempt(h).end("b")
+    assert h.waits == {"main.1/t1": START + 101_000, "main/t1": START + 201_000}
 
 
 def test_a_timeout_that_failed_the_run_is_not_replayed_into_the_next_attempt() -> None:
@@ -297,6 +323,25 @@ def test_a_run_whose_attempts_are_used_up_pauses_where_it_is_asked_to_and_goes_o
     h.resume().replay()
     assert h.names() == ["b"]
     assert h.end("b", 2).recover().end("c", 3).output == [1, 2, 3]
+
+
+def test_a_run_that_restarts_keeps_what_is_finished_when_its_pause_is_lifted() -> None:
+    h = Harness(flow(_abc, retry=2, retry_mode="restart", on_exhausted="pause")).fresh().fail("a")
+    next_attempt(h).end("a", 1).fail("b")
+    h.resume().replay()
+    assert h.names() == ["b"]
+
+
+def test_a_restart_after_a_reopening_executes_again_what_that_had_kept() -> None:
+    h = Harness(flow(_abc, retry=2, retry_mode="restart")).fresh().fail("a")
+    next_attempt(h).end("a", 1).fail("b")
+    h.reopen().replay().fail("b")
+    assert next_attempt(h).names() == ["a"]
+
+
+def test_a_deadline_uses_no_attempt() -> None:
+    h = Harness(flow(_abc), deadline_at=START + 500).fresh().later(500).settle().end("a")
+    assert (h.state, h.row.attempt) == ("failed", 1)
 
 
 def test_a_run_resumed_after_its_attempts_were_used_up_has_all_of_them_again() -> None:

@@ -318,6 +318,15 @@ def test_patched_takes_a_new_run_and_every_replay_of_it_to_the_new_path() -> Non
     assert h.end("c", "new").output == "new"
 
 
+def test_patched_may_be_the_first_thing_a_run_asks() -> None:
+    async def first(ctx: Context) -> Any:
+        return await (c() if ctx.patched("first") else a())
+
+    assert Harness(flow(first)).fresh().names() == ["c"]
+    old = Harness(two).fresh()
+    assert old.recover(flow(first)).names() == ["a"]
+
+
 def test_patched_takes_the_new_path_where_an_old_run_gets_there_first_with_the_new_code() -> None:
     h = Harness(two).fresh()
     h.recover(flow(_patched)).end("a")

@@ -10,7 +10,7 @@ from ironflow.context import Context, step, workflow
 from ironflow.engine.plan import RELEASE
 from ironflow.model import journal as j
 from ironflow.model import run as runs
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 
 
 @step

@@ -9,8 +9,7 @@ import pytest
 from tests.engine.harness import START, Harness
 
 from ironflow.context import Context, Done, NotDone, Retry, Unknown, step, workflow
-from ironflow.engine.plan import SUSPENSION
-from ironflow.errors import RunTimeout, StepInterrupted
+from ironflow.errors import StepInterrupted
 from ironflow.model import journal as j
 
 calls: list[Any] = []
@@ -51,9 +50,6 @@ async def once() -> str:
 @step
 async def charge(amount: int) -> str:
     return f"receipt {amount}"
-
-
-asked: list[int] = []
 
 
 @charge.reconcile
@@ -226,6 +222,20 @@ def test_an_at_most_once_step_is_not_executed_again_by_an_automatic_attempt() ->
     assert h.names() == ["once"]  # a person has decided
 
 
+def test_an_attempt_after_an_at_most_once_step_was_cut_off_does_not_repeat_it() -> None:
+    @workflow(retry=2)
+    async def flow(ctx: Context) -> str:
+        try:
+            return await once()
+        except StepInterrupted as error:
+            raise RuntimeError("no receipt") from error
+
+    h = Harness(flow).fresh().recover()
+    assert (h.state, h.last(j.RUN_RETRYING)["failed_steps"]) == ("retrying", [])
+    h.later(60_000).replay()
+    assert (h.state, len(h.started)) == ("failed", 1)
+
+
 def test_what_else_was_open_when_an_at_most_once_step_fails_is_cancelled_with_its_group() -> None:
     @workflow
     async def flow(ctx: Context) -> str:
@@ -318,6 +328,22 @@ def test_a_run_that_waits_for_a_person_lets_its_other_bodies_end_first_and_keeps
     assert h.output == ["r", "a"]
 
 
+def test_a_run_that_waits_for_a_person_fires_no_timer_and_begins_no_step() -> None:
+    @workflow
+    async def flow(ctx: Context) -> list[Any]:
+        async def nap() -> str:
+            await asyncio.sleep(5)
+            return await b()
+
+        return await asyncio.gather(charge(1), a(), nap())
+
+    h = Harness(flow).fresh().recover().reconciled("charge", Unknown()).later(6_000).settle()
+    assert (h.new(), h.names()) == ([], ["a"])
+    assert h.end("a", "a").state == "paused"
+    h.resume().replay()
+    assert h.names() == ["charge", "b"]
+
+
 def test_a_cancelled_reconcile_ends_the_step_as_cancelled() -> None:
     @workflow
     async def flow(ctx: Context) -> str:
@@ -356,80 +382,3 @@ def test_an_adopted_body_that_fails_is_tried_again() -> None:
 def test_another_try_of_the_same_step_is_not_taken_for_the_adopted_one() -> None:
     h = Harness(line).fresh().pause().resume().replay(adopted=(("main/1:count", 2),))
     assert h.new() == ["run_resumed", "interrupted count", "started count"]
-
-
-# ---- parked
-
-
-def test_a_parked_run_goes_on_without_replaying() -> None:
-    @workflow
-    async def nap(ctx: Context) -> str:
-        calls.append("begun")
-        await ctx.sleep("1h")
-        return await a()
-
-    h = Harness(nap).fresh()
-    assert h.plan.leave is not None
-    assert h.plan.leave.kind == SUSPENSION
-    h.later(3_600_000).wake()
-    assert h.new() == ["run_resumed", "timer_fired main/t1", "started a"]
-    assert calls == ["begun"]
-    assert h.end("a", "a").output == "a"
-
-
-# ---- deadline
-
-
-def test_a_run_ends_at_its_deadline_wherever_its_code_is() -> None:
-    h = Harness(line, deadline_at=START + 500).fresh()
-    assert h.plan.wake_at == START + 500
-    h.later(500).settle()
-    assert (h.state, h.stopped) == ("running", ["main/1:count"])
-    h.end("count", 1)
-    assert (h.new(), h.state) == (["cancelled count", "run_failed"], "failed")
-    assert isinstance(h.error, RunTimeout)
-
-
-def test_a_back_off_ends_with_the_deadline() -> None:
-    @workflow
-    async def flow(ctx: Context) -> None:
-        await a.using(retry=Retry(2, backoff="4s"))()
-
-    h = Harness(flow, deadline_at=START + 500).fresh().end("a", error=ValueError("x"))
-    assert h.later(500).settle().new() == ["cancelled a", "run_failed"]
-
-
-def test_a_crash_between_stopping_for_the_deadline_and_the_end_changes_nothing() -> None:
-    @workflow
-    async def flow(ctx: Context) -> list[str]:
-        return await asyncio.gather(a(), b())
-
-    h = Harness(flow, deadline_at=START + 500).fresh().later(500).settle().end("a", "a")
-    assert h.new() == ["cancelled a"]
-    h.recover()
-    assert h.new() == ["run_resumed", "cancelled b", "run_failed"]
-    assert isinstance(h.error, RunTimeout)
-
-
-def test_a_sleeping_run_is_woken_for_its_deadline() -> None:
-    @workflow
-    async def nap(ctx: Context) -> None:
-        await ctx.sleep("1h")
-
-    h = Harness(nap, deadline_at=START + 500).fresh()
-    assert h.waits == {"main/t1": START + 3_600_000, "@deadline": START + 500}
-    assert h.plan.leave is not None
-    assert h.plan.leave.due == START + 500
-    h.later(500).replay()
-    assert h.state == "failed"
-    assert isinstance(h.error, RunTimeout)
-
-
-def test_a_run_that_came_to_its_end_before_the_deadline_does_not_fail_while_it_is_undone() -> None:
-    @workflow
-    async def flow(ctx: Context) -> None:
-        ctx.compensate(a.fn)
-        raise LookupError("the real reason")
-
-    h = Harness(flow, deadline_at=START + 500).fresh().later(1_000).settle().end("a", "a")
-    assert isinstance(h.error, LookupError)

@@ -7,6 +7,7 @@ import asyncio
 from tests.engine.harness import START, Harness
 
 from ironflow.context import Context, step, workflow
+from ironflow.engine.plan import SUSPENSION
 from ironflow.model import journal as j
 
 
@@ -168,3 +169,21 @@ def test_what_sleeps_and_what_backs_off_are_both_waited_for() -> None:
     assert h.state == "running"  # a second is held
     h.later(60_000).settle()
     assert h.names() == ["flaky"]
+
+
+def test_a_parked_run_goes_on_without_replaying() -> None:
+    begun: list[str] = []
+
+    @workflow
+    async def parked(ctx: Context) -> str:
+        begun.append("once")
+        await ctx.sleep("1h")
+        return await a()
+
+    h = Harness(parked).fresh()
+    assert h.plan.leave is not None
+    assert h.plan.leave.kind == SUSPENSION
+    h.later(3_600_000).wake()
+    assert h.new() == ["run_resumed", "timer_fired main/t1", "started a"]
+    assert begun == ["once"]
+    assert h.end("a", "a").output == "a"

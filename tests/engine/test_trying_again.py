@@ -9,8 +9,10 @@ import pytest
 from tests.engine.harness import START, Harness
 
 from ironflow.context import Context, Retry, step, workflow
-from ironflow.errors import NonRetryableError, RetryAfterError, StepFailed, StepTimeout
+from ironflow.errors import StepFailed, StepTimeout
 from ironflow.model import journal as j
+from ironflow.model.fold import fold
+from ironflow.model.retry import NonRetryableError, RetryAfterError
 
 
 def flow_of(retry: Retry | int, **options: Any) -> Any:
@@ -43,6 +45,7 @@ def test_three_attempts_are_three_tries_with_two_records_between_them() -> None:
             h.later(1).settle()
     assert waited == [(1, 3, 1_000, "boom"), (2, 3, 3_000, "boom")]
     assert h.steps() == ["started try", "retrying try"] * 2 + ["started try", "failed try"]
+    assert [one.number for one in fold(h.journal).steps["main/1:try"].tries] == [1, 2, 3]
 
 
 def test_only_errors_the_policy_covers_are_tried_again() -> None:

@@ -92,6 +92,17 @@ def test_a_run_that_is_being_undone_fails_even_if_its_code_was_mended_meanwhile(
     assert isinstance(h.error, LookupError)
 
 
+def test_a_run_that_is_being_undone_says_so_where_its_code_no_longer_knows_a_compensation() -> None:
+    async def forgot(ctx: Context) -> Any:
+        await book("flight")
+        await book("hotel")
+        return await book("car")
+
+    h = failing().recover(workflow(name="trip")(forgot))
+    assert h.state == "failed"
+    assert "unbook the code asks for (not reached)" in h.result["error"]["message"]
+
+
 def test_a_compensation_that_fails_is_recorded_and_keeps_no_other_from_running() -> None:
     h = failing().fail("unbook", OSError("closed"))
     assert undone(h) == ["flight"]
@@ -185,13 +196,13 @@ def test_an_at_most_once_step_of_a_cancelled_run_does_not_send_the_code_on() -> 
     assert h.names() == ["unbook"]
 
 
-def test_a_reopened_run_does_not_undo_twice_what_was_undone_and_undoes_what_was_not() -> None:
+def test_a_run_that_was_undone_begins_anew_when_it_is_reopened_and_is_undone_anew() -> None:
     h = failing().fail("unbook").end("unbook")
     assert h.state == "failed"
-    h.reopen().replay()
-    assert h.names() == ["book"]
-    h.fail("book")
-    assert undone(h) == ["hotel"]
+    h.reopen(restart=True).replay()
+    assert (h.names(), h.row.compensations) == (["book"], 0)
+    h.end("book", "flight").fail("book")
+    assert undone(h) == ["flight"]
     h.end("unbook")
     assert h.state == "failed"
     assert "undo_errors" not in h.result
@@ -210,6 +221,7 @@ def test_compensations_and_warnings_of_a_restarted_attempt_are_counted_anew() ->
     async def warns(ctx: Context) -> Any:
         ctx.compensate(unbook, "it")
         if ctx.attempt == 1:
+            ctx.compensate(unbook, "more")
             ctx.warn("first")
         return await book("x")
 

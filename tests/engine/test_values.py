@@ -12,7 +12,7 @@ from tests.engine.harness import Harness
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import InvalidInput, PayloadRejected, PayloadTooLarge
 from ironflow.model import journal as j
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 
 
 @step

@@ -19,7 +19,7 @@ from tests.engine.harness import Harness
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.model import journal as j
 from ironflow.model import run as runs
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 
 WORLDS = 240
 

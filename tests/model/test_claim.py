@@ -38,6 +38,14 @@ def test_a_node_hands_off_only_what_it_holds_the_claim_of() -> None:
     assert claim.hand_off(view) is not None
 
 
+def test_a_run_paused_between_claim_and_hand_off_gets_its_wait_back_at_once() -> None:
+    change = claim.hand_off(locked(a_run(runs.PAUSED), waits=[claimed("n1")]), "n1")
+    assert change is not None
+    assert (change.state, change.enqueue, change.clear_waits) == (None, None, True)
+    assert [(wait.status, wait.claimed_by, wait.due_at) for wait in change.waits] == [(waits.SLEEPING, None, NOW)]
+    assert claim.hand_off(locked(a_run(runs.PAUSED), waits=[claimed("n2")]), "n1") is None
+
+
 def test_a_stale_claim_returns_to_the_status_it_was_claimed_from() -> None:
     waiting = WaitRow("r", "main/e", "event", waits.WAITING)
     kept = [claimed(before=status) for status in (waits.SLEEPING, waits.WAITING, waits.RETRY_BACKOFF)]

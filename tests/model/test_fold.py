@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ironflow.model import journal as j
-from ironflow.model.journal import KINDS, Event, Folded, dense, fold, name_of
+from ironflow.model.fold import Folded, Folder, fold
+from ironflow.model.journal import KINDS, Event, name_of
 
 
 def journal(*entries: tuple[Any, ...], seq: int = 1) -> list[Event]:
@@ -35,7 +37,7 @@ def test_a_run_is_read_back_with_its_input_output_and_steps() -> None:
     assert (view.state, view.input, view.output, view.last_seq) == ("completed", 7, 2, 5)
     assert (view.created_at, view.ended_at, view.ended_in_epoch) == (101, 105, True)
     step = view.steps[S]
-    assert (step.name, step.state, step.result, step.attempt) == ("pay", "completed", 1, 1)
+    assert (step.name, step.state, step.result, step.try_no) == ("pay", "completed", 1, 1)
     assert (step.tries[0].started_at, step.tries[0].ended_at) == (103, 104)
 
 
@@ -71,7 +73,7 @@ def test_tries_follow_one_another_with_their_errors_and_due_times() -> None:
 
 def test_a_step_that_was_refused_at_its_call_failed_without_a_try() -> None:
     view = told((j.STEP_FAILED, S, {"error": {"message": "lock"}}))
-    assert (view.steps[S].state, view.steps[S].tries, view.steps[S].attempt) == ("failed", [], 0)
+    assert (view.steps[S].state, view.steps[S].tries, view.steps[S].try_no) == ("failed", [], 0)
 
 
 def test_suspension_pause_and_their_ends_are_seen_in_the_state() -> None:
@@ -173,12 +175,25 @@ def test_no_journal_makes_fold_raise(entries: list[tuple[Any, ...]]) -> None:
     assert view.last_seq == len(entries)
 
 
-def test_a_journal_is_dense_from_where_it_should_begin() -> None:
-    events = journal(*BEGIN)
-    assert dense(events)
-    assert dense(events[1:], 1)
-    assert not dense(events[1:])
-    assert dense([])
+@given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), IDS, DATA), max_size=30))
+def test_what_is_open_and_what_is_counted_follow_from_the_steps(entries: list[tuple[Any, ...]]) -> None:
+    folder = Folder()
+    for event in journal(*entries):
+        folder.add(event)
+        steps = folder.view.steps.values()
+        assert +folder.view.tally == Counter(step.state for step in steps)
+        begun = {s.step_id: s for s in steps if s.state in ("running", "retrying", "interrupted")}
+        assert folder.view.open == begun
+    assert folder.view == fold(journal(*entries))
+
+
+def test_what_a_run_waits_for_is_known_until_it_moves() -> None:
+    asleep = (j.RUN_SUSPENDED, None, {"state": "sleeping", "due": 900})
+    assert told(asleep).due_at == 900
+    assert told(asleep, (j.RUN_PAUSED,), (j.RUN_UNPAUSED, None, {"state": "sleeping"})).due_at == 900
+    assert told((j.RUN_RETRYING, None, {"due": 700})).due_at == 700
+    for move in ((j.RUN_RESUMED,), (j.RUN_CANCELLED,), (j.CANCEL_REQUESTED, None, {"compensate": True})):
+        assert told(asleep, move).due_at is None
 
 
 def test_a_step_s_name_is_what_follows_its_place() -> None:

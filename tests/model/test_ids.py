@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ironflow.errors import InvalidInput
 from ironflow.model import ids
 
 TIMES = st.integers(0, 2**48 - 1)
@@ -53,6 +56,36 @@ def test_a_seed_follows_from_run_and_attempt_alone() -> None:
 
 @given(st.text("abc", min_size=1), st.lists(st.text("xyz", min_size=1)))
 def test_a_route_tells_its_workflow_and_tags_in_any_order(workflow: str, tags: list[str]) -> None:
-    route = ids.route_of(workflow, tuple(tags))
-    assert ids.split_route(route) == (workflow, frozenset(tags))
-    assert route == ids.route_of(workflow, tuple(reversed(tags)))
+    route = ids.route_of(workflow, "2", tuple(tags))
+    assert ids.split_route(route) == (workflow, "2", frozenset(tags))
+    assert route == ids.route_of(workflow, "2", tuple(reversed(tags)))
+    assert route != ids.route_of(workflow, "1", tuple(tags))
+
+
+@given(st.lists(st.from_regex(r"[A-Za-z0-9_.:/=-]{1,64}", fullmatch=True), max_size=14))
+def test_tags_that_are_joined_come_apart_as_they_were(tags: list[str]) -> None:
+    checked = ids.tags_of(tags)
+    assert checked == tuple(dict.fromkeys(tags))
+    assert ids.split_tags(ids.join_tags(checked)) == tuple(sorted(checked))
+    assert ids.split_tags(None) == ids.split_tags("") == ()
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [[""], ["two words"], ["a,b"], ["a\nb"], ["a\x1fb"], ["größe"], ["x" * 65], [5], "gpu",
+     [str(i) for i in range(33)], ["x" * 60 + str(i) for i in range(10, 30)]],
+)  # fmt: skip
+def test_what_a_list_or_a_setting_could_not_hold_is_no_tag(tags: Any) -> None:
+    with pytest.raises(InvalidInput, match="worker_tags"):
+        ids.tags_of(tags)
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "a\nb", "\x1b[2J", "\ud800", "a\u202eb", "", "x" * 201, 5, None])
+def test_a_text_that_could_not_be_stored_and_shown_is_refused_by_name(text: Any) -> None:
+    with pytest.raises(InvalidInput, match="the key"):
+        ids.check_text(text, "the key")
+
+
+@pytest.mark.parametrize("text", ["x", "order 7", "größe", "東京　太郎", "a\u00a0b", "🚀", "x" * 200])
+def test_a_text_that_a_person_writes_is_accepted(text: str) -> None:
+    ids.check_text(text, "the key")

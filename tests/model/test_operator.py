@@ -110,6 +110,24 @@ def test_reopen_begins_the_next_epoch_with_the_failed_steps_named(state: str) ->
     assert change.enqueue is not None
 
 
+def test_a_run_that_undid_its_work_can_only_be_restarted() -> None:
+    undone = a_run(runs.FAILED, compensating_for=runs.FAILED)
+    with pytest.raises(InvalidTransition, match="undone"):
+        operator.reopen(locked(undone), "ann", ["main/1:ship"])
+    change = operator.reopen(locked(undone), "ann", ["main/1:ship"], restart=True)
+    assert change.events[0].data() == {"by": "ann", "mode": "restart"}
+
+
+def test_a_reopened_run_gets_as_much_time_as_it_had() -> None:
+    begun = a_run(runs.FAILED)
+    change = operator.reopen(locked(a_run(runs.FAILED, deadline_at=begun.created_at + 7_000)), "ann", [])
+    assert change.changes is not None
+    assert change.changes["deadline_at"] == NOW + 7_000
+    unlimited = operator.reopen(locked(a_run(runs.FAILED)), "ann", [])
+    assert unlimited.changes is not None
+    assert unlimited.changes["deadline_at"] is None
+
+
 @pytest.mark.parametrize("state", sorted(runs.STATES - {runs.FAILED, runs.CANCELLED}))
 def test_only_a_failed_or_cancelled_run_can_be_reopened(state: str) -> None:
     with pytest.raises(InvalidTransition):

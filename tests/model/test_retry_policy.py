@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ironflow.errors import NonRetryableError
 from ironflow.model.journal import Event
-from ironflow.model.retry import RUN_DEFAULTS, RetryPolicy
+from ironflow.model.retry import RUN_DEFAULTS, NonRetryableError, RetryPolicy
 from ironflow.model.transition import OWNER, Transition
 
 CHANCE = st.floats(0, 1, exclude_max=True)

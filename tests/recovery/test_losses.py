@@ -10,7 +10,7 @@ from tests.recovery.kit import EXPIRED, audits, lose, row, scanner, until
 from tests.store.build import HOUR, answer, answers, append, changed, create, leave, session, start, timer
 
 from ironflow.model import journal as j
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 from ironflow.model.transition import APPLIED
 from ironflow.store.base import Store
 

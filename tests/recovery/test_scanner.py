@@ -25,7 +25,7 @@ from tests.store.conftest import Open
 
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import journal as j
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 from ironflow.model.transition import APPLIED, STALE
 from ironflow.store.base import Store
 

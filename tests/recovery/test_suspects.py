@@ -12,7 +12,7 @@ from tests.store.build import changed
 
 import ironflow
 from ironflow import RunFailed
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 
 pytestmark = pytest.mark.usefixtures("folder")
 

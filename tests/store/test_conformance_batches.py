@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.journals import dense
 from tests.store.build import activate, answer, answers, append, create, leave, peek_one, start
 
-from ironflow.model.journal import Event, dense
+from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, EXISTS, LOST, STALE
 from ironflow.store.base import INLINE_PAYLOAD, Store
 

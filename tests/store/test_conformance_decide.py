@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.journals import dense
 from tests.store.build import (
     answer,
     answers,
@@ -16,11 +17,11 @@ from tests.store.build import (
     timer,
 )
 
-from ironflow.errors import InvalidTransition, RunNotFound
+from ironflow.errors import ConcurrencyConflict, InvalidTransition, RunNotFound
 from ironflow.model.capacity import QueueRow
-from ironflow.model.journal import Event, dense
+from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, STALE, Audit, Locked, Transition
-from ironflow.store.base import Store
+from ironflow.store.base import RunFilter, Store
 
 
 async def test_a_decision_sees_the_run_with_all_its_rows(store: Store) -> None:
@@ -188,11 +189,62 @@ async def test_a_run_cannot_be_reopened_while_another_holds_its_concurrency_key(
     await answer(store, start("r1", concurrency_key="k"))
     await answer(store, leave("r1", 4, "failed"))
     await answer(store, start("r2", concurrency_key="k"))
-    results = await store.decide(["r1"], changed(state="pending", ended_at=None))
-    assert isinstance(results["r1"], Exception)
+    await answer(store, start("r3"))
+    for run_ids in (["r1"], ["r1", "r3"]):
+        results = await store.decide(run_ids, changed(state="pending", ended_at=None))
+        assert isinstance(results["r1"], ConcurrencyConflict)
+    assert isinstance(results["r3"], Transition)
     row = await store.run("r1")
     assert row is not None
     assert row.state == "failed"
+
+
+async def test_a_run_cannot_take_a_concurrency_key_that_another_holds(store: Store) -> None:
+    await answers(store, start("r1", concurrency_key="k"), start("r2"))
+    results = await store.decide(["r2"], changed(concurrency_key="k"))
+    assert isinstance(results["r2"], ConcurrencyConflict)
+
+
+@pytest.mark.parametrize("wrong", [5, object()], ids=["a number", "an object"])
+async def test_an_error_of_any_class_is_the_error_of_its_run_alone(store: Store, wrong: object) -> None:
+    await answers(store, start("r1"), start("r2"))
+
+    def decide(locked: Locked) -> Transition:
+        change = changed(status_text="x")(locked)
+        if locked.row.run_id == "r1":
+            change.events = [Event(0, "status_set", None, wrong)]  # type: ignore[arg-type]
+        return change
+
+    results = await store.decide(["r1", "r2"], decide, audit=[Audit("sweep", "scanner")])
+    assert isinstance(results["r1"], Exception)
+    assert isinstance(results["r2"], Transition)
+    assert isinstance((await store.decide(["r1"], decide))["r1"], Exception)
+    assert len(await store.journal("r1")) == 3
+    assert len(await store.audits()) == 1
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+async def test_a_name_that_no_database_can_hold_is_not_there(store: Store, name: str) -> None:
+    assert await store.run(name) is None
+    assert await store.journal(name) == []
+    assert await store.find_key("concurrency_key", name, None) is None
+    assert await store.runs(RunFilter(label=("team", name))) == []
+    for skip in (False, True):
+        assert isinstance((await store.decide([name], lambda locked: None, skip_locked=skip))[name], RunNotFound)
+
+
+async def test_labels_with_a_nul_do_not_spoil_the_list(store: Store) -> None:
+    await answers(store, start("r1", labels='{"team":"a\\u0000"}'), start("r2", labels='{"team":"b"}'))
+    assert [row.run_id for row in await store.runs(RunFilter(label=("team", "b")))] == ["r2"]
+
+
+async def test_a_new_run_is_written_with_the_columns_that_its_start_changes(store: Store) -> None:
+    change = start("r1")
+    change.changes = {"status_text": "warming up", "warnings": 1}
+    assert await answer(store, change) == APPLIED
+    row = await store.run("r1")
+    assert row is not None
+    assert (row.status_text, row.warnings, row.state) == ("warming up", 1, "running")
 
 
 @pytest.mark.parametrize("count", [1, 150])

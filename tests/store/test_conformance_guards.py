@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.journals import dense
 from tests.store.build import (
     HOUR,
     activate,
@@ -21,7 +22,7 @@ from tests.store.build import (
     wake,
 )
 
-from ironflow.model.journal import Event, dense
+from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, EXISTS, LOST, NEWS, STALE, Transition
 from ironflow.store.base import Store
 

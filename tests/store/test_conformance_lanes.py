@@ -11,6 +11,7 @@ from tests.store.conftest import Open
 
 from ironflow.model.transition import APPLIED, LOST, Transition
 from ironflow.store.base import Store
+from ironflow.store.guards import LOOKS
 
 LIMITS = '[{"group":"g","limit":1}]'
 
@@ -140,6 +141,41 @@ async def test_the_tick_lets_through_what_a_lost_release_left_blocked(store: Sto
 async def test_runs_without_lanes_are_not_held_up_by_full_ones(store: Store) -> None:
     await answers(store, in_lane(start("r1"), ("g", 1)), start("r2"), start("r3"))
     assert len(await store.leases()) == 3
+
+
+async def test_a_reservation_does_not_work_through_the_backlog_of_a_full_lane(store: Store) -> None:
+    count = LOOKS * 100 + 200
+    await answer(store, in_lane(start("holder"), ("g", 1)))
+    await answers(store, *[in_lane(create(f"r{n:04}"), ("g", 1)) for n in range(count)])
+    await answer(store, create("z-free", priority=-1))
+    assert await store.reserve(["order"], 2, "s1", 60_000) == []
+    put_aside = [status for status, _ in (await statuses(store)).values()].count("blocked")
+    assert put_aside == 2 + (LOOKS - 1) * 100, "a bounded number of pages, of which all but the first are wide"
+    found = await store.reserve(["order"], 2, "s1", 60_000)
+    assert [head.run_id for head in found] == ["z-free"], "the next look begins where this one ended"
+
+
+async def test_a_wide_look_reserves_no_more_than_it_was_asked_for(store: Store) -> None:
+    await answer(store, in_lane(start("holder"), ("g", 1)))
+    await answers(store, *[in_lane(create(f"a{n}"), ("g", 1)) for n in range(2)])
+    await answers(store, *[in_lane(create(f"b{n}", priority=-1), ("h", 9)) for n in range(5)])
+    found = await store.reserve(["order"], 2, "s1", 60_000)
+    assert [head.run_id for head in found] == ["b0", "b1"]
+    status = await statuses(store)
+    assert {status[f"b{n}"] for n in (2, 3, 4)} == {("ready", None)}
+
+
+async def test_of_two_that_wait_equally_the_one_with_the_lower_id_goes_first(store: Store) -> None:
+    await answer(store, in_lane(start("holder"), ("g", 1)))
+    for name in ("b", "c", "a"):
+        change = in_lane(create(name), ("g", 1))
+        assert change.enqueue is not None
+        change.enqueue.enqueued_at = 1_000
+        await answer(store, change)
+    heads = await store.peek(["order"], 9)
+    assert await answers(store, *[activate(head, 2) for head in heads]) == [LOST] * 3
+    await answer(store, leave("holder", 4, "completed"))
+    assert (await peek_one(store)).run_id == "a"
 
 
 @pytest.mark.parametrize("limit", [1, 3])

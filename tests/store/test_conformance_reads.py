@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from tests.store.build import answer, answers, append, changed, create, leave, start
 
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 from ironflow.store.base import RunFilter, Store
 
 

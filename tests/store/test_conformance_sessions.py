@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.store.build import (
     EXPIRED,
     HOUR,
@@ -20,7 +21,7 @@ from tests.store.build import (
     start,
 )
 
-from ironflow.model.transition import APPLIED
+from ironflow.model.transition import APPLIED, Locked, Transition
 from ironflow.store.base import LEASE_STALE, REFRESHED, Store
 
 
@@ -150,3 +151,30 @@ async def test_a_run_that_nothing_holds_is_unowned(store: Store) -> None:
     await store.decide(["r3"], changed(state="running"))
     assert await store.unowned(soon, 10) == ["r3"]
     assert await store.unowned(1, 10) == [], "too young: its owner may be on the way"
+
+
+async def test_the_walk_for_unowned_runs_is_bounded_and_comes_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ironflow.store.rows.Walk.PAGE", 2)
+    for n in range(5):
+        await answer(store, start(f"r{n}"))
+    orphan = await store.decide(["r1", "r4"], _drop_the_lease)
+    assert len(orphan) == 2
+    soon = store.now() + 1_000
+    found = [await store.unowned(soon, 10) for _ in range(4)]
+    assert found == [["r1"], [], ["r4"], ["r1"]]
+
+
+async def test_a_walk_that_found_as_many_as_it_may_goes_on_behind_them(store: Store) -> None:
+    for n in range(3):
+        await answer(store, start(f"r{n}"))
+    await store.decide(["r0", "r1", "r2"], _drop_the_lease)
+    soon = store.now() + 1_000
+    assert [await store.unowned(soon, 2) for _ in range(3)] == [["r0", "r1"], ["r2"], ["r0", "r1"]]
+
+
+def _drop_the_lease(locked: Locked) -> Transition:
+    change = Transition(locked.row.run_id, "locked")
+    change.release = True
+    return change

@@ -14,6 +14,7 @@ from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.transition import OWNER, SUSPENDED, Transition
 from ironflow.model.wait import WaitRow
+from ironflow.store import migrate
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store.postgres import PostgresStore, open_postgres
 from ironflow.store.postgres_link import Address
@@ -244,6 +245,15 @@ async def test_a_store_that_was_opened_for_reading_refuses_to_write(postgres_url
     await store.close()
 
 
+async def test_a_store_opened_for_reading_refuses_an_older_schema(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = [*migrate.migrations("postgres"), migrate.Migration(99, "later", "select 1")]
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: newer)
+    with pytest.raises(StoreError, match="Open it once for writing"):
+        await open_postgres(postgres_url, read_only=True)
+
+
 async def test_a_check_tells_which_settings_take_a_promise_away(store: PostgresStore) -> None:
     problems = await store.check()  # of the tests' own server, which is fast and not safe
     assert any("fsync is off" in problem for problem in problems)
@@ -275,7 +285,7 @@ async def test_the_functions_of_an_older_program_stay_beside_those_of_this_one(s
     await watcher.close()
     suffixes = {name.rsplit("_", 1)[1] for name in names}
     assert len(suffixes) == 1
-    assert len(names) == 7
+    assert len(names) == 8
 
 
 @pytest.mark.parametrize(

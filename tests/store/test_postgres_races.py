@@ -26,7 +26,8 @@ from tests.store.postgres_cases import (
 
 from ironflow.errors import StoreError
 from ironflow.model.capacity import LeaseRow
-from ironflow.model.journal import Event, fold
+from ironflow.model.fold import fold
+from ironflow.model.journal import Event
 from ironflow.model.transition import LOCKED, Locked, Transition
 from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED
 from ironflow.store.postgres import PostgresStore, open_postgres

@@ -13,11 +13,11 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
+from tests.journals import dense
 from tests.store import processes
 from tests.store.build import answer, create, leave, start
 
 from ironflow.errors import StoreUnreachable
-from ironflow.model.journal import dense
 from ironflow.model.transition import APPLIED
 from ironflow.store.base import Store
 from ironflow.store.turnstile import give_back, turnstile_of

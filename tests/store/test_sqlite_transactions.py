@@ -15,6 +15,7 @@ from tests.store.test_sqlite import other_program
 
 from ironflow.errors import StepTimeout, StoreError
 from ironflow.model.transition import APPLIED, NEWS, STALE
+from ironflow.store import sqlite_transaction, turnstile
 from ironflow.store.base import Store
 
 SHOP = "create table if not exists shop (item text primary key)"
@@ -124,12 +125,29 @@ async def test_a_body_that_takes_too_long_is_stopped(sqlite: Store) -> None:
 
 
 async def test_a_transaction_that_nobody_ends_is_rolled_back(sqlite: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ironflow.store.sqlite_transaction.LONGEST_MS", 20)
+    monkeypatch.setattr("ironflow.store.sqlite_transaction.TURN_MS", 20)
     _, opened = await sqlite.begin(buy("tea"), deadline_ms=10_000)
     assert await answer(sqlite, start("r1")) == APPLIED, "whoever waited goes on"
     with pytest.raises(StoreError, match="open for too long"):
         await opened.commit(append("r1", 4))
     assert await bought(sqlite) == []
+
+
+async def test_the_function_and_its_owner_share_one_budget(sqlite: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("ironflow.store.sqlite_transaction.monotonic", lambda: clock[0])
+
+    def body(connection: sqlite3.Connection) -> None:
+        clock[0] += sqlite_transaction.TURN_MS / 1000  # as if the function had used up all of it
+
+    await sqlite.begin(body, deadline_ms=60_000)
+    began = time.monotonic()
+    assert await answer(sqlite, start("r1")) == APPLIED
+    assert time.monotonic() - began < 2, "nothing was left for the owner, so nobody waited for its word"
+
+
+def test_whoever_waits_for_the_turn_is_more_patient_than_a_transaction_is_long() -> None:
+    assert sqlite_transaction.LONGEST_MS < sqlite_transaction.TURN_MS < turnstile.PATIENCE * 1000
 
 
 async def test_other_writers_wait_and_then_go_on(sqlite: Store) -> None:

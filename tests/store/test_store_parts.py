@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -14,12 +15,15 @@ from tests.store.build import append
 from ironflow.errors import InvalidSettings, StoreError, StoreTooNew
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.run import RunRow
-from ironflow.model.transition import APPLIED, LOST, QUEUED, Transition
+from ironflow.model.transition import APPLIED, LOCKED, LOST, QUEUED, Audit, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import connect, migrate
-from ironflow.store.committer import BATCH_BYTES, BATCH_ROWS, Committer, Job, next_batch
+from ironflow.store.committer import Committer
 from ironflow.store.dialect import SHARED, load, parse, translate
-from ironflow.store.guards import Fence, Queued, judge
+from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Job, next_batch
+from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
+from ironflow.store.rows import HOLDINGS, Walk, unheard_of
+from ironflow.store.sqlite_batch import appends_alone
 
 
 # ---- statements
@@ -82,7 +86,107 @@ def test_every_shared_statement_takes_the_same_parameters_on_both() -> None:
         assert set(statement.params) == set(two[name].params), name
 
 
+def _python(pattern: str) -> str:
+    from importlib import resources
+
+    folder = resources.files("ironflow.store")
+    return "".join(one.read_text() for one in folder.iterdir() if re.fullmatch(pattern, one.name))
+
+
+# What is executed by a name that is put together: `find_{column}`, and the lists of `rows.HOLDINGS`.
+_BY_ANOTHER_NAME = {"find_idempotency_key", "find_concurrency_key", *HOLDINGS}
+
+
+def test_shared_statements_are_those_that_both_databases_execute() -> None:
+    sqlite, postgres = _python(r"sqlite_?\w*\.py"), _python(r"postgres_?\w*\.py")
+    for name in load("sqlite", *SHARED).keys() - _BY_ANOTHER_NAME:
+        assert f'"{name}"' in sqlite, f"{name} is PostgreSQL's alone"
+        assert f'"{name}"' in postgres, f"{name} is SQLite's alone"
+
+
+def test_every_statement_of_one_database_is_executed_there() -> None:
+    own = load("sqlite", "columns", "sqlite_loops")
+    code = _python(r"sqlite_?\w*\.py")
+    assert [name for name in own if f'"{name}"' not in code] == []
+    own = load("postgres", "columns", "postgres_batches", "postgres_general", "postgres_loops")
+    code = _python(r"postgres_?\w*\.py")
+    assert [name for name in own if f'"{name}"' not in code] == []
+
+
+# ---- plain appends
+# A value for every field that an append leaves alone. A new field must be added here and to `is_plain_append`.
+_MORE = {
+    "audit": [Audit("a", "b")], "changes": {"reason": "x"}, "clear_waits": True, "dequeue": True,
+    "enqueue": QueueRow("r", "order", 0, 0, 0, 0), "ended": True, "facts": 0, "guard": LOCKED,
+    "lanes": [("l", 1)], "lease": LeaseRow("r", 1, "t", "s", 0, 0), "new_execution_seq": 0, "new_token_hash": "",
+    "progress": True, "release": True, "reservation": "", "row": RunRow("r", "w", "1", "running", "w", "r", 0),
+    "state": "cancelling", "waits": [WaitRow("r", "s", "timer", "sleeping", 0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted({*Transition.__slots__} - {"run_id", "execution_seq", "token_hash", "events"}))
+def test_whatever_a_transition_carries_beyond_events_makes_it_no_plain_append(name: str) -> None:
+    change = append("r", 4)
+    assert change.is_plain_append
+    assert appends_alone(change)
+    setattr(change, name, _MORE[name])
+    assert not change.is_plain_append
+    assert not appends_alone(change)
+
+
+# ---- lanes
+def test_whoever_finds_a_full_lane_is_refused_and_takes_no_place() -> None:
+    wanted = {"a": [("g", 1), ("h", 2)], "b": [("g", 1)], "c": [("h", 2)], "d": [("h", 2)], "e": []}
+    assert admit(wanted, {"g": set(), "h": set()}) == {"b": "g", "d": "h"}
+    assert admit(wanted, {"g": {"x"}, "h": set()}) == {"a": "g", "b": "g"}
+    assert admit({"a": [("g", 1)]}, {"g": {"a"}}) == {}, "it holds the place already"
+
+
+def test_when_enough_are_let_in_nothing_is_said_of_the_rest() -> None:
+    wanted = {"a": [("g", 1)], "b": [("g", 1)], "c": [], "d": [("g", 1)]}
+    assert admit(wanted, {"g": set()}, 2) == {"b": "g"}
+
+
+def test_nobody_overtakes_in_a_lane() -> None:
+    assert fitting([("a", 2), ("b", 2), ("c", 5)], 1) == ["a"]
+    assert fitting([("a", 1)], 1) == []
+
+
+def test_a_reservation_looks_wide_once_it_was_refused() -> None:
+    assert [page(look, 3) for look in (0, 1)] == [3, 100]
+    assert page(1, 500) == 500
+
+
+# ---- the walk over live runs
+def test_a_walk_goes_on_where_the_last_page_ended_and_then_begins_anew() -> None:
+    walk = Walk()
+    full = Walk.PAGE
+    assert walk.went([(None, "r5", full)], 10) == []
+    assert walk.after == "r5"
+    assert walk.went([("r6", "r9", full), ("r7", "r9", full)], 2) == ["r6", "r7"]
+    assert walk.after == "r7", "the rest of this page was not looked at"
+    assert walk.went([("r8", "r9", 3)], 2) == ["r8"]
+    assert walk.after == ""
+    assert walk.went([(None, None, 0)], 2) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a", False), ("ä😀", False), ("a\0", True), ("\ud800", True), (5, False)]
+)
+def test_a_text_that_no_row_can_hold_is_known(text: object, expected: bool) -> None:
+    assert unheard_of(["x", text]) is expected
+
+
 # ---- migrations
+def test_a_reader_refuses_a_schema_that_is_older_or_newer() -> None:
+    migrate.verify("sqlite", migrate.latest())
+    for applied in (None, 0):
+        with pytest.raises(StoreError, match="schema 0"):
+            migrate.verify("postgres", applied)
+    with pytest.raises(StoreTooNew):
+        migrate.verify("postgres", 99)
+
+
 def test_only_what_is_missing_is_applied_and_a_newer_schema_is_refused() -> None:
     known = [migrate.Migration(n, f"m{n}", "") for n in (1, 2, 3)]
     assert [m.number for m in migrate.pending("sqlite", None, known)] == [1, 2, 3]
@@ -102,8 +206,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 @pytest.mark.parametrize(
     ("status", "eligible_at", "token", "expected"),
     [("ready", 0, None, APPLIED), ("delayed", 100, None, APPLIED), ("delayed", 101, None, LOST),
-     ("blocked", 0, None, LOST), ("reserved", 0, None, LOST), ("reserved", 0, "t", APPLIED),
-     ("suspect", 0, None, APPLIED)],
+     ("blocked", 0, None, LOST), ("reserved", 0, None, LOST), ("reserved", 0, "t", APPLIED)],
 )  # fmt: skip
 def test_a_queued_segment_goes_by_its_status_and_its_time(
     status: str, eligible_at: int, token: str | None, expected: str
@@ -171,8 +274,8 @@ class Broken:
     def perform(self, job: Callable[[], Any]) -> Any:
         return job()
 
-    def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
-        return False, None
+    def try_perform(self, job: Callable[[], Any]) -> tuple[Any] | None:
+        return None
 
 
 async def test_whatever_a_backend_does_every_caller_is_answered() -> None:

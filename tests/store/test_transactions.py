@@ -361,6 +361,17 @@ async def test_an_owner_that_says_nothing_does_not_keep_its_locks(
         await opened.commit(append("r1", 4))
 
 
+async def test_an_owner_that_speaks_up_while_its_transaction_is_being_undone_is_told_so(postgres: Store) -> None:
+    await answer(postgres, start("r1"))
+    _, opened = await postgres.begin(order(INSERT), deadline_ms=DEADLINE_MS)
+    undoing = asyncio.ensure_future(opened.rollback())
+    await asyncio.sleep(0)
+    assert not undoing.done(), "the server has not answered yet"
+    with pytest.raises(StoreError, match="ended already"):
+        await opened.commit(append("r1", 4))
+    await undoing
+
+
 @pytest.mark.parametrize("loss", [LOSE_THE_ANSWER, LOSE_THE_COMMIT])
 async def test_a_commit_that_nobody_answers_is_decided_by_our_row(
     postgres: Store, postgres_url: str, open_store: Open, loss: str

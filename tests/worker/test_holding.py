@@ -18,7 +18,7 @@ from ironflow import Context, Engine
 from ironflow.config import Settings
 from ironflow.errors import StoreUnreachable
 from ironflow.model import journal as j
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -151,7 +151,9 @@ async def test_r11_a_worker_that_is_cut_off_for_a_lease_time_gives_everything_up
         cut["failing"] = False
         open_gate("x-2")
         assert await run.result(timeout=20) == ["x-1", "x-2", "x-3"]
-        assert Counter(told for told, _, _ in lines("x-")) == {"x-1": 1, "x-2": 2, "x-3": 1}
+        counts = Counter(told for told, _, _ in lines("x-"))
+        assert (counts["x-1"], counts["x-3"]) == (1, 1)
+        assert counts["x-2"] >= 2
 
 
 async def test_r10_a_refused_renewal_stops_the_handler_and_nothing_more_is_written(store_url: str) -> None:
@@ -266,7 +268,7 @@ async def test_g38_a_worker_whose_session_was_removed_registers_anew_and_works_o
         assert after.session_id != before.session_id
 
 
-async def test_g40_leaving_waits_for_what_executes_and_takes_nothing_more(store_url: str) -> None:
+async def test_g40_leaving_waits_for_the_body_that_executes_and_starts_nothing_more(store_url: str) -> None:
     one = engine(store_url, quick(drain_timeout_ms=20_000))
     async with engine(store_url, worker=False) as client:
         await one.__aenter__()
@@ -277,7 +279,10 @@ async def test_g40_leaving_waits_for_what_executes_and_takes_nothing_more(store_
         late = await client.start(program.short, "late")
         open_gate("x-2")
         await closing
-        assert (await client.get(run.id)).state == "completed"
+        left = await client.get(run.id)
+        assert (left.state, left.row.lease_recoveries) == ("pending", 0), "given back between two steps, uncharged"
+        assert [step.state for step in left.steps.values()] == ["completed", "completed"]
+        assert lines("x-3") == []
         assert ((await client.get(late.id)).state, lines("late")) == ("pending", [])
         assert await client.store.sessions() == []
 

@@ -8,6 +8,7 @@ import pytest
 from tests.recovery.kit import until
 
 from ironflow.config import Settings
+from ironflow.errors import StoreUnreachable
 from ironflow.loops.driver import Driver, Report
 
 
@@ -37,6 +38,21 @@ async def test_p19_an_error_in_one_pass_does_not_end_the_loop(caplog: pytest.Log
         await driver.stop()
     assert (driver.failures, driver.counts) == (1, {"found": 2})
     assert "scripted" in caplog.text
+
+
+async def test_a_database_that_is_away_is_told_once_without_a_traceback_and_once_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = Loop([*(StoreUnreachable("cannot reach it") for _ in range(3)), Report()])
+    driver = Driver(loop, 1)
+    with caplog.at_level(logging.INFO, "ironflow.loops"):
+        driver.start()
+        await until(lambda: loop.passes > 4)
+        await driver.stop()
+    assert driver.failures == 3
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("WARNING", None), ("INFO", None)]
+    assert "a pass of scripted failed, and is tried until it succeeds: cannot reach it" in caplog.text
+    assert "a pass of scripted succeeds again" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-5s", ""])

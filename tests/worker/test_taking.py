@@ -18,7 +18,7 @@ from tests.recovery.program import lines, open_gate
 import ironflow
 from ironflow import Context, Engine
 from ironflow.config import Settings
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
 from ironflow.store.base import Store
 from ironflow.worker.dispatcher import POLL
 

@@ -1,4 +1,8 @@
-"""The tree of commands: one module per noun, wired here and nowhere else."""
+"""The tree of commands: one module per noun, wired here and nowhere else.
+
+Owns the names that a person types. Promises that a command means the same wherever it stands: `ironflow why RUN`, the
+question asked most often and at the worst times, is `ironflow runs why RUN` under a shorter name.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ def command() -> Any:
     )
     app.command()(run.run)
     app.command()(worker.worker)
+    app.command()(runs.why)
     app.command()(demo.demo)
     for verb in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
         runs.app.command()(verb)

@@ -128,6 +128,7 @@ def stats(db: DbOption = None, json: JsonOption = False) -> None:
 
 
 def _route(route: str) -> str:
-    """A routing class for people: the workflow, and the tags it asks of a worker."""
-    workflow, tags = split_route(route)
-    return f"{workflow} [{', '.join(sorted(tags))}]" if tags else workflow
+    """A routing class for people: the workflow, its version where that is not the first, and the tags it asks for."""
+    workflow, version, tags = split_route(route)
+    name = workflow if version in ("", "1") else f"{workflow} {version}"
+    return f"{name} [{', '.join(sorted(tags))}]" if tags else name

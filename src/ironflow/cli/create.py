@@ -10,6 +10,7 @@ from ironflow.cli import inputs, output
 from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.cli.inputs import InputOption
 from ironflow.errors import InvalidInput, WorkflowUnknown
+from ironflow.model.ids import split_tags
 from ironflow.model.transition import EXISTS
 from ironflow.store import connect
 from ironflow.store.base import Store
@@ -146,7 +147,7 @@ def _unseen(name: str, seen: dict[str, Any]) -> WorkflowSpec:
     def handler(ctx: object, input: Any) -> Any:
         raise AssertionError("only a worker that has the code executes it")
 
-    tags = tuple((seen["worker_tags"] or "").split())
+    tags = split_tags(seen["worker_tags"])
     return WorkflowSpec(handler, name, main=handler, version=seen["version"], worker_tags=tags)
 
 

@@ -12,16 +12,17 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
-from urllib.parse import unquote
 
 import typer
 
+from ironflow.address import redact_url, sqlite_path
 from ironflow.cli import exits
 from ironflow.config import Settings
-from ironflow.errors import InvalidInput, IronflowError, RunNotFound, StoreUnreachable
+from ironflow.errors import InvalidInput, IronflowError, RunNotFound
 from ironflow.model.run import RunRow
 from ironflow.store import connect
 from ironflow.store.base import RunFilter, Store
+from ironflow.store.migrate import nothing_there
 
 T = TypeVar("T")
 
@@ -75,12 +76,9 @@ def must_exist(url: str) -> None:
     """Refuse the address of a SQLite file that is not there."""
     from pathlib import Path
 
-    scheme, _, rest = url.partition(":///")
-    if scheme == "sqlite" and rest and not Path(unquote(rest)).exists():
-        raise StoreUnreachable(
-            f"there is no database {url}",
-            hint="Name it with --db or IRONFLOW_DATABASE_URL; `ironflow run` creates one.",
-        )
+    path = sqlite_path(url)
+    if path is not None and not Path(path).exists():
+        raise nothing_there(redact_url(url))
 
 
 async def find_run(store: Store, text: str) -> RunRow:

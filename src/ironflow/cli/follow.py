@@ -1,18 +1,19 @@
 """Following a run by its journal: what is new since the last look, and what it adds up to.
 
-The journal is the one source, whichever process executes the run: so a command that started a run, one
-that attached to it and one that only watches all show the same.
+The journal is the one source, whichever process executes the run: so a command that started a run, one that attached
+to it and one that only watches all show the same. What it adds up to is the model's `Folder`, so what is shown while a
+run is under way is what `runs get` says of it afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model import step as steps
+from ironflow.model.fold import Folded, Folder, StepView
 from ironflow.model.journal import Event
 from ironflow.store.base import Store
 
@@ -55,104 +56,43 @@ async def _rest(wake: asyncio.Event | None, pause: float) -> None:
         return
 
 
-@dataclass(slots=True)
-class Running:
-    """A step whose body executes, or waits for its next try."""
-
-    name: str
-    since: int
-    try_no: int
-    due: int | None = None
-
-
-@dataclass(slots=True)
 class Progress:
-    """What the events so far add up to. Cheap per event: a run may have tens of thousands of steps."""
+    """What the events so far add up to: the one fold of a journal, and what only somebody who watches wants to know."""
 
-    state: str = runs.PENDING
-    done: int = 0
-    failed: int = 0
-    retries: int = 0
-    recoveries: int = 0
-    status_text: str | None = None
-    due: int | None = None
-    reason: str | None = None
-    started_at: int | None = None
-    last_at: int = 0
-    warnings: int = 0
-    ended: bool = False
-    open: dict[str, Running] = field(default_factory=dict)
-    finished: set[str] = field(default_factory=set)
+    __slots__ = ("_folder", "last_at", "retries")
+
+    def __init__(self) -> None:
+        self._folder = Folder()
+        #: how many tries of steps have failed and were followed by another one
+        self.retries = 0
+        #: when the last event was committed
+        self.last_at = 0
+
+    @property
+    def view(self) -> Folded:
+        """The run as its journal tells it so far."""
+        return self._folder.view
+
+    @property
+    def state(self) -> str:
+        """The run's state."""
+        return self.view.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended, and was not opened again."""
+        return self.view.ended_in_epoch
 
     def feed(self, event: Event) -> None:
-        """Take one event in."""
+        """Take one event in. Cheap: a run may have tens of thousands of steps."""
+        self._folder.add(event)
+        self.retries += event.kind == j.STEP_RETRYING
         self.last_at = event.at
-        if self.started_at is None:
-            self.started_at = event.at
-        if event.kind.startswith("step_"):
-            self._step(event)
-        else:
-            self._run(event)
 
-    def _step(self, event: Event) -> None:
-        step_id, kind = event.step_id or "", event.kind
-        if kind == j.STEP_STARTED:
-            number = event.data().get("try", 1)
-            self.open[step_id] = Running(j.name_of(step_id), event.at, number)
-            if step_id in self.finished:  # the next attempt executes it again
-                self.finished.discard(step_id)
-        elif kind == j.STEP_RETRYING:
-            self.retries += 1
-            if step_id in self.open:
-                self.open[step_id].due = event.data().get("due")
-        else:
-            self.open.pop(step_id, None)
-            if kind in (j.STEP_COMPLETED, j.STEP_FAILED) and step_id not in self.finished:
-                self.finished.add(step_id)
-                self.done += kind == j.STEP_COMPLETED
-                self.failed += kind == j.STEP_FAILED
+    def under_way(self) -> list[StepView]:
+        """The steps whose body executes or waits for its next try, in the order in which they began."""
+        return [step for step in self.view.open.values() if step.state in (steps.RUNNING, steps.RETRYING)]
 
-    def _run(self, event: Event) -> None:
-        kind = event.kind
-        if kind in _STATES:
-            self.state = _STATES[kind]
-            self.due = None
-            if kind != j.RUN_STARTED:
-                self.open = {k: v for k, v in self.open.items() if v.due is not None}
-        if kind == j.RUN_RECOVERED:
-            self.recoveries += 1
-        elif kind in (j.RUN_SUSPENDED, j.RUN_RETRYING):
-            data = event.data()
-            self.state, self.due = data.get("state", self.state), data.get("due")
-        elif kind == j.RUN_PAUSED:
-            self.reason = event.data().get("reason")
-        elif kind == j.RUN_UNPAUSED:
-            self.state = event.data().get("state", self.state)
-        elif kind == j.CANCEL_REQUESTED and event.data().get("compensate"):
-            self.state = runs.CANCELLING
-        elif kind == j.STATUS_SET:
-            self.status_text = event.data().get("text")
-        elif kind == j.WARNING:
-            self.warnings += 1
-        if kind == j.RUN_SUCCEEDED and self.warnings:
-            self.state = runs.WARNING
-        self.ended = kind in j.TERMINAL_KINDS or (self.ended and kind != j.RUN_REOPENED)
-
-
-_STATES = {
-    j.RUN_CREATED: runs.PENDING,
-    j.RUN_STARTED: runs.RUNNING,
-    j.RUN_RESUMED: runs.RUNNING,
-    j.RUN_RECOVERED: runs.PENDING,
-    j.RUN_RELEASED: runs.PENDING,
-    j.RUN_PAUSED: runs.PAUSED,
-    j.RUN_UNPAUSED: runs.PENDING,
-    j.RUN_RETRYING: runs.RETRYING,
-    j.RUN_REOPENED: runs.PENDING,
-    j.RUN_SUCCEEDED: runs.COMPLETED,
-    j.RUN_FAILED: runs.FAILED,
-    j.RUN_CANCELLED: runs.CANCELLED,
-}
 
 #: The state of a step that an event tells, for the colour of its line.
 STEP_STATES = {
@@ -166,6 +106,25 @@ STEP_STATES = {
 }
 
 
+#: The state of the run that an event tells, for the colour of its line; what a run is in is read from the fold alone.
+_RUN_STATES = {
+    j.RUN_CREATED: runs.PENDING,
+    j.RUN_STARTED: runs.RUNNING,
+    j.RUN_RESUMED: runs.RUNNING,
+    j.RUN_RECOVERED: runs.PENDING,
+    j.RUN_RELEASED: runs.PENDING,
+    j.RUN_PAUSED: runs.PAUSED,
+    j.RUN_UNPAUSED: runs.PENDING,
+    j.RUN_RETRYING: runs.RETRYING,
+    j.CANCEL_REQUESTED: runs.CANCELLING,
+    j.RUN_COMPENSATING: runs.CANCELLING,
+    j.RUN_REOPENED: runs.PENDING,
+    j.RUN_SUCCEEDED: runs.COMPLETED,
+    j.RUN_FAILED: runs.FAILED,
+    j.RUN_CANCELLED: runs.CANCELLED,
+}
+
+
 def state_of(event: Event) -> str:
-    """The state of the step or of the run that an event leads to, "" where it changes none."""
-    return STEP_STATES.get(event.kind) or _STATES.get(event.kind, "")
+    """The state whose colour suits an event, "" where none does."""
+    return STEP_STATES.get(event.kind) or _RUN_STATES.get(event.kind, "")

@@ -1,4 +1,8 @@
-"""What a person gives a run on the command line, turned into the input its workflow asks for."""
+"""What a person gives a run on the command line, turned into the input its workflow asks for.
+
+Owns the reading of text (JSON, files, `key=value`, times). Promises that what is wrong is refused before anything is
+written, with a message that names the option and shows how to write it.
+"""
 
 from __future__ import annotations
 

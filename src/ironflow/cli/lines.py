@@ -1,4 +1,8 @@
-"""A journal event as one line: when, what, of which step, and the one thing of its payload worth reading."""
+"""A journal event as one line: when, what, of which step, and the one thing of its payload worth reading.
+
+Owns the choice of that one thing for each kind. Promises one line per event, of bounded length, for any payload: also
+for a kind that a newer release has written.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ironflow.model.journal import Event, StepView, Try
+    from ironflow.model.fold import StepView, Try
+    from ironflow.model.journal import Event
     from ironflow.model.run import RunRow
 
 _SECRET = frozenset({"lease_token_hash", "token_hash", "reservation_token"})

@@ -24,7 +24,7 @@ from ironflow.cli.stopping import Signals, drain, leave
 from ironflow.errors import InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
-from ironflow.model.journal import Folded, fold
+from ironflow.model.fold import Folded, fold
 from ironflow.model.run import RunRow
 from ironflow.store.base import RunFilter
 
@@ -169,7 +169,7 @@ class _Errand:
                     break
                 if signals.count and leaving is None and engine.worker is not None:
                     self.view.say(_leaving(engine.worker, self.settings))
-                    leaving = asyncio.ensure_future(drain(engine.worker, signals))
+                    leaving = asyncio.ensure_future(drain(engine.worker, signals, now_at=2))
                     leaving.add_done_callback(lambda _: wake.set())
         finally:
             for task in (told, named, asked_to_leave):
@@ -190,7 +190,7 @@ class _Errand:
         if worker is not None and worker.segments:
             others = output.count(len(worker.segments), "other run")
             self.view.say(f"letting {others} finish; Ctrl-C gives back what is left")
-            self.orderly = await drain(worker, signals)
+            self.orderly = await drain(worker, signals, now_at=1)
             engine.worker = None
 
     # ---- the end

@@ -11,7 +11,7 @@ from ironflow.cli.database import DbOption, JsonOption, RunArgument, find_run, o
 from ironflow.errors import InvalidInput
 from ironflow.model import run as states
 from ironflow.model import step as step_states
-from ironflow.model.journal import Folded, StepView, fold
+from ironflow.model.fold import Folded, StepView, fold
 from ironflow.model.run import RunRow
 from ironflow.store.base import RunFilter, Store
 
@@ -133,8 +133,6 @@ def why(run: RunArgument, db: DbOption = None, json: JsonOption = False) -> None
             lifts = f"  ({times.ago(hold.until, now)}, {times.iso(hold.until)})" if hold.until else ""
             screen.print(f"  {hold.code}", style="bold", end="")
             screen.print(f"  {hold.message}{lifts}")
-        if not found:
-            screen.print("  nothing holds it")
 
     on_store(db, command, as_json=json)
 

@@ -82,13 +82,21 @@ def resume(
     _on_each(db, check, _resume, "not paused", as_json=json)
 
 
-def retry(run: RunsArgument, db: DbOption = None, json: JsonOption = False) -> None:
-    """Reopen failed or cancelled runs: finished steps keep their results, failed ones execute again."""
+def retry(
+    run: RunsArgument,
+    restart: Annotated[bool, typer.Option("--restart", help="Execute every step again.")] = False,
+    db: DbOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Reopen failed or cancelled runs: finished steps keep their results, failed ones execute again.
+
+    A run whose compensations have run needs --restart: what its finished steps did is undone.
+    """
 
     async def steer(store: Store, run_id: str) -> bool:
         from ironflow.engine import commands
 
-        return await commands.retry(store, run_id, actor())
+        return await commands.retry(store, run_id, actor(), restart=restart)
 
     _on_each(db, run, steer, "not ended", as_json=json)
 

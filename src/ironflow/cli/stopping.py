@@ -1,4 +1,9 @@
-"""Signals, counted: the first SIGINT or SIGTERM asks a process to leave in order, the second to leave now."""
+"""Signals, counted: the first SIGINT or SIGTERM asks a process to leave in order, the second to leave now.
+
+Promises that the second one works. A handler of the event loop runs only when the loop gets its turn, and code that
+spins gives it none; so these are handlers of the process, which Python calls between any two instructions, and a second
+signal that the loop does not hear of within a second ends the process.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,21 @@ import os
 import signal
 import sys
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ironflow.cli.exits import INTERRUPTED
 
 if TYPE_CHECKING:
     from ironflow.worker.embedded import Worker
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: How long a loop may take to hear of a signal, seconds.
+HEARS_WITHIN_S: Final = 1.0
+_FIRST_WORDS: Final = b"\ncode of a workflow or an async step does not give way yet; the same signal again stops now\n"
+_LAST_WORDS: Final = (
+    b"\nstopped in the middle of code that does not give way. Nothing that was recorded is lost; run again to resume.\n"
+)
 
 
 class Signals:
@@ -21,24 +34,44 @@ class Signals:
 
     def __init__(self) -> None:
         self.count = 0
+        self._heard = 0
         self._came = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Signals:
         for number in _SIGNALS:
-            self._loop.add_signal_handler(number, self.add)
+            self._before[number] = signal.signal(number, self._signalled)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._not_heard)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in _SIGNALS:
-            self._loop.remove_signal_handler(number)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        """Runs wherever the main thread is: nothing here may wait for a lock that it holds."""
+        self.count += 1
+        signal.setitimer(signal.ITIMER_REAL, HEARS_WITHIN_S)
+        self._loop.call_soon_threadsafe(self._hear)
+
+    def _not_heard(self, number: int, frame: FrameType | None) -> None:
+        if self._heard < self.count:
+            os.write(2, _FIRST_WORDS if self.count == 1 else _LAST_WORDS)
+            if self.count > 1:
+                os._exit(INTERRUPTED)
 
     def add(self) -> None:
         """Count one; a supervisor that is gone counts like a signal."""
         self.count += 1
+        self._hear()
+
+    def _hear(self) -> None:
+        self._heard = self.count
         task = self._loop.create_task(self._tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -53,15 +86,21 @@ class Signals:
             self._came.notify_all()
 
 
-async def drain(worker: Worker, signals: Signals) -> bool:
-    """Stop a worker in order; the next signal ends the patience.
+async def drain(worker: Worker, signals: Signals, *, now_at: int) -> bool:
+    """Stop a worker in order, until a signal ends the patience.
+
+    Args:
+        worker: the worker.
+        signals: what has come and what comes.
+        now_at: the number of the signal that means "now". The caller says it, and not the count at this moment: the
+            second signal may have come since somebody saw the first.
 
     Returns:
         True if everything that executed ended or was given back in time, False if a signal cut it short. Even
         then the runs are released, so that another worker need not first find out that this one is gone.
     """
     stopping = asyncio.ensure_future(worker.stop())
-    enough = asyncio.ensure_future(signals.wait(signals.count + 1))
+    enough = asyncio.ensure_future(signals.wait(now_at))
     await asyncio.wait({stopping, enough}, return_when=asyncio.FIRST_COMPLETED)
     if stopping.done():
         enough.cancel()

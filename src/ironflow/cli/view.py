@@ -1,6 +1,7 @@
 """What a person sees while a run is under way: a live view on a terminal, a line per event elsewhere.
 
-All of it goes to stderr. stdout belongs to the result, so `ironflow run … > result.json` holds nothing else.
+Promises that all of it goes to stderr: stdout belongs to the result, so `ironflow run … > result.json` holds nothing
+else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from ironflow.cli.follow import Progress
 from ironflow.cli.lines import line
 from ironflow.cli.output import screen, state_text
 from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model import step as steps
+from ironflow.model.fold import StepView
 from ironflow.model.journal import Event
 
 if TYPE_CHECKING:
@@ -116,35 +120,37 @@ class Live:
             Text(self._counts(now), style="dim"),
         )  # fmt: skip
         parts: list[RenderableType] = [head]
-        if progress.status_text:
-            parts.append(Text(f"  {progress.status_text}", no_wrap=True, overflow="ellipsis"))
-        parts += [self._step(step, now) for step in list(progress.open.values())[:SHOWN]]
-        hidden = len(progress.open) - SHOWN
+        if progress.view.status_text:
+            parts.append(Text(f"  {progress.view.status_text}", no_wrap=True, overflow="ellipsis"))
+        under_way = progress.under_way()
+        parts += [self._step(step, now) for step in under_way[:SHOWN]]
+        hidden = len(under_way) - SHOWN
         if hidden > 0:
             parts.append(Text(f"  … and {hidden} more", style="dim"))
         return Group(*parts)
 
     def _counts(self, now: int) -> str:
-        p = self.progress
-        parts = [f"{p.done} done"]
-        parts += [f"{len(p.open)} running"] if p.open else []
-        parts += [f"{p.failed} failed"] if p.failed else []
-        parts += [f"{p.retries} retried"] if p.retries else []
-        parts += [f"{p.recoveries} recovered"] if p.recoveries else []
-        parts += [times.ago(p.due, now)] if p.due else []
-        parts += [times.span(now - p.started_at)] if p.started_at else []
+        view, retries, under_way = self.progress.view, self.progress.retries, len(self.progress.under_way())
+        failed = view.tally[steps.FAILED] + view.tally[steps.TIMED_OUT]
+        parts = [f"{view.tally[steps.COMPLETED]} done"]
+        parts += [f"{under_way} running"] if under_way else []
+        parts += [f"{failed} failed"] if failed else []
+        parts += [f"{retries} retried"] if retries else []
+        parts += [f"{view.lease_recoveries} recovered"] if view.lease_recoveries else []
+        parts += [times.ago(view.due_at, now)] if view.due_at and view.state != runs.PAUSED else []
+        parts += [times.span(now - view.created_at)] if view.created_at else []
         return " · ".join(parts)
 
-    def _step(self, step: Any, now: int) -> RenderableType:
+    def _step(self, step: StepView, now: int) -> RenderableType:
         from rich.text import Text
 
         text = Text("  ", no_wrap=True, overflow="ellipsis")
-        text.append(f"{times.span(now - step.since):>7}  ", style="dim")
+        text.append(f"{times.span(now - step.tries[-1].started_at):>7}  ", style="dim")
         text.append(step.name)
-        if step.try_no > 1 or step.due:
+        if step.try_no > 1 or step.due_at:
             text.append(f"  try {step.try_no}", style="yellow")
-        if step.due:
-            text.append(f" failed, again {times.ago(step.due, now)}", style="yellow")
+        if step.due_at:
+            text.append(f" failed, again {times.ago(step.due_at, now)}", style="yellow")
         return text
 
 

@@ -100,7 +100,7 @@ async def _work(engine: Engine, settings: Settings, *, as_json: bool) -> int:
             name, held = worker.session.worker_id, len(worker.segments)
             facts = {"event": "draining", "worker_id": name, "held": held}
             _say(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
-            orderly = await drain(worker, signals)
+            orderly = await drain(worker, signals, now_at=2)
             engine.worker = None
     stopped = "stopped" if orderly else "stopped now; what it held was given back"
     facts = {"event": "stopped", "worker_id": name, "orderly": orderly}

@@ -9,6 +9,7 @@ import typer
 from ironflow.cli import output, times
 from ironflow.cli.database import DbOption, JsonOption, actor, on_store
 from ironflow.errors import WorkflowUnknown
+from ironflow.model.ids import split_tags
 from ironflow.store.base import Store
 
 if TYPE_CHECKING:
@@ -32,15 +33,12 @@ def list_(db: DbOption = None, json: JsonOption = False) -> None:
                     row["name"],
                     row["version"],
                     times.ago(row["seen_at"], now),
-                    ", ".join((row["worker_tags"] or "").split()),
+                    ", ".join(row["worker_tags"]),
                     times.ago(row["paused_at"], now),
                 )
             screen.print(made)
 
-        rows = [
-            {**row, "worker_tags": row["worker_tags"] if not json else (row["worker_tags"] or "").split()}
-            for row in await store.workflows()
-        ]
+        rows = [{**row, "worker_tags": split_tags(row["worker_tags"])} for row in await store.workflows()]
         output.show(rows, as_json=json, empty="no worker has registered a workflow here", draw=draw)
 
     on_store(db, command, as_json=json)

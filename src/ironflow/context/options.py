@@ -1,14 +1,18 @@
-"""Options authors write, and what they become: durations in any of their forms turn into milliseconds
-here.
+"""Options authors write, and what they become.
+
+Owns the checks that are the same for steps and workflows. Past this module a duration is a number of milliseconds, a
+retry is a policy, and a tag is one that a worker can carry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
 from ironflow.duration import Duration, to_ms
 from ironflow.engine.definitions import Lane
-from ironflow.errors import DefinitionError
+from ironflow.errors import DefinitionError, InvalidInput
+from ironflow.model.ids import LONGEST_VERSION, check_text, tags_of
 from ironflow.model.retry import RETRY_CLASSES, RUN_DEFAULTS, RetryOn, RetryPolicy
 
 StepKind = Literal["tool", "llm", "connector"]
@@ -23,8 +27,8 @@ class Retry:
         backoff: wait before the second try ("1s", seconds, or a timedelta).
         factor: each further wait is this many times the one before.
         max_backoff: no wait is longer.
-        jitter: share of the wait that chance adds or takes, 0 to 1, so that what failed together does not
-            come back together.
+        jitter: share of the wait that chance adds or takes, 0 to 1: what failed together does not come back
+            together.
         on: what is worth another try: "any", "timeout", a step kind ("llm", "connector", "tool"), exception
             types, or a tuple of these. `NonRetryableError` never is.
 
@@ -68,6 +72,14 @@ class StepOptions(TypedDict, total=False):
     on_cancel: Literal["wait", "abandon"]
 
 
+def refuse_unknown(options: Mapping[str, Any], shape: type, what: str) -> None:
+    """Refuse an option that does not exist: a slip (`retires=3`) must not mean silently going without."""
+    known = shape.__annotations__
+    for name in options:
+        if name not in known:
+            raise DefinitionError(f"a {what} has no option {name!r}", hint=f"It has {', '.join(known)}.")
+
+
 def step_policy(retry: Retry | int) -> RetryPolicy:
     """A step's policy; a bare number keeps the seconds-long delays that suit a neighbour's hiccup."""
     return retry.policy if isinstance(retry, Retry) else RetryPolicy(max_attempts=_checked_attempts(retry))
@@ -109,6 +121,23 @@ def checked_names(names: Any, what: str) -> tuple[str, ...]:
     if isinstance(names, str):  # tuple("gpu") would be three tags
         raise DefinitionError(f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}].")
     return tuple(names)
+
+
+def checked_tags(tags: Any) -> tuple[str, ...]:
+    """The tags a worker must carry, refused here with the words of `ids.tags_of` where they cannot be any."""
+    try:
+        return tags_of(tags)
+    except InvalidInput as error:
+        raise DefinitionError(error.message, hint=error.hint) from None
+
+
+def checked_version(version: Any, what: str = "version") -> str:
+    """A version, which is stored with every run and compared as it is: 1 to 64 printable characters."""
+    try:
+        check_text(version, what, LONGEST_VERSION)
+    except InvalidInput as error:
+        raise DefinitionError(error.message, hint=error.hint) from None
+    return str(version)
 
 
 def _checked_attempts(value: Any) -> int:

@@ -1,8 +1,8 @@
 """`@step`: a function becomes a unit of work whose result is journaled.
 
-A step is called like the function it is, and only inside a workflow: elsewhere nothing would record it, and a
-step that silently runs unrecorded is the kind of mistake that is found in production. The plain function
-stays in reach as `charge.fn`.
+A step is called like the function it is, and only inside a workflow: elsewhere nothing would record it, and a step that
+silently runs unrecorded is the kind of mistake that is found in production. The plain function stays in reach as
+`charge.fn`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from threading import get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from ironflow.context.call import Call, JournaledStep
-from ironflow.context.options import StepOptions, checked_choice, checked_kind, optional_ms, step_policy
+from ironflow.context.options import (
+    StepOptions,
+    checked_choice,
+    checked_kind,
+    optional_ms,
+    refuse_unknown,
+    step_policy,
+)
 from ironflow.engine import step_info
 from ironflow.engine.definitions import TRANSACTION, StepSpec, check_function, name_of
 from ironflow.engine.reconcile import Reconciled
@@ -50,9 +57,7 @@ class Step(Generic[P, R]):
         return JournaledStep(loop, self.spec, args, kwargs)
 
     def using(self, **options: Unpack[StepOptions]) -> Step[P, R]:
-        """The same step with other options: `charge.using(timeout="5s")(order)`. Given options replace,
-        others stay.
-        """
+        """The same step with other options: `charge.using(timeout="5s")(order)`. Given ones replace, others stay."""
         merged: StepOptions = {**self._options, **options}
         other: Step[P, R] = Step(self.fn, merged)
         other.spec.reconcile = self.spec.reconcile
@@ -60,9 +65,7 @@ class Step(Generic[P, R]):
 
     @functools.cached_property
     def transactional(self) -> StepSpec:
-        """The engine's view of it when `ctx.transaction` calls it: with these options, and a connection that it is
-        given before its arguments.
-        """
+        """The engine's view of it when `ctx.transaction` calls it: a connection comes before its arguments."""
         own = self.spec
         return StepSpec(
             self.fn,
@@ -80,8 +83,8 @@ class Step(Generic[P, R]):
     ) -> Callable[P, Reconciled[R] | Awaitable[Reconciled[R]]]:
         """Decorate the function that finds out what an interrupted body achieved.
 
-        It gets the step's arguments and says `Done(value)`, `NotDone()` or `Unknown()`. Without it an
-        interrupted step runs again (or raises `StepInterrupted`, if it is at most once).
+        It gets the step's arguments and says `Done(value)`, `NotDone()` or `Unknown()`. Without it an interrupted step
+        runs again (or raises `StepInterrupted`, if it is at most once).
         """
         if self.spec.reconcile is not None:
             raise DefinitionError(f"step {self.name} already has a function that reconciles it")
@@ -93,6 +96,7 @@ class Step(Generic[P, R]):
 
 
 def _spec(fn: Callable[..., Any], options: StepOptions) -> StepSpec:
+    refuse_unknown(options, StepOptions, "step")
     name = name_of(fn, options.get("name"), "step")
     parameters = inspect.signature(fn).parameters
     if next(iter(parameters), "") in ("self", "cls") and not inspect.ismethod(fn):
@@ -160,9 +164,7 @@ class _StepDecorator:
 
 
 def undecorated_spec(fn: Callable[..., Any], kind: str) -> StepSpec:
-    """The spec of a plain function given to the context, remembered on the function where that is
-    possible.
-    """
+    """The spec of a plain function given to the context, remembered on the function where that is possible."""
     known: dict[str, StepSpec] | None = getattr(fn, "__dict__", {}).get("__ironflow_steps__")
     if known is not None and kind in known and known[kind].fn is fn:
         return known[kind]

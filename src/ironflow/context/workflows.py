@@ -1,12 +1,14 @@
-"""`@workflow`: a function becomes something that can be started, interrupted anywhere, and finished
-elsewhere.
+"""`@workflow`: a function becomes something that can be started, interrupted anywhere, and finished elsewhere.
+
+Owns the options authors write and the check of each: a mistake is told at the line that holds it, when the module is
+imported, and never by a run. What is made of them is the engine's `WorkflowSpec`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from ironflow.context.api import Context
 from ironflow.context.options import (
@@ -14,7 +16,10 @@ from ironflow.context.options import (
     as_lane,
     checked_choice,
     checked_names,
+    checked_tags,
+    checked_version,
     optional_ms,
+    refuse_unknown,
     run_policy,
 )
 from ironflow.duration import Duration
@@ -66,6 +71,40 @@ class _WorkflowDecorator(Protocol):
     def __call__(self, fn: Callable[[Context], Out], /) -> Workflow[None, Out]: ...
 
 
+class WorkflowOptions(TypedDict, total=False):
+    """Options of `@workflow`; every one may be left out.
+
+    name: what runs are started by; by default the function's name.
+    version: this code's version, by default "1": a constant, so that an unrelated edit strands no run.
+    compatible: recorded versions that this code can still continue.
+    retry: attempts of the whole run, as a `Retry` or a number that counts the first; by default 1.
+    retry_mode: whether a further attempt keeps the finished steps ("resume", the default) or executes all of them
+        again ("restart").
+    on_exhausted: whether the run fails (the default), or pauses for a person, after the last attempt.
+    on_divergence: whether the run pauses (the default) or fails when the code no longer fits its journal.
+    strict_inputs: treat a finished step called with other arguments as a divergence, not as a warning.
+    timeout: how long a run may take from its creation; by default as long as it likes.
+    max_recoveries: how many lost workers a run survives in total; None leaves it to the engine's ceiling.
+    lane: how many runs execute at once, as a `Lane` or a number; by default as many as fit.
+    priority: −100…100, higher is dispatched first; by default 0.
+    worker_tags: what a worker must carry to be given a run; see `ironflow.model.ids.tags_of`.
+    """
+
+    name: str | None
+    version: str
+    compatible: Sequence[str]
+    retry: Retry | int
+    retry_mode: Literal["resume", "restart"]
+    on_exhausted: Literal["fail", "pause"]
+    on_divergence: Literal["pause", "fail"]
+    strict_inputs: bool
+    timeout: Duration | None
+    max_recoveries: int | None
+    lane: Lane | int | None
+    priority: int
+    worker_tags: Sequence[str]
+
+
 @overload
 def workflow(fn: Callable[[Context, In], Coroutine[Any, Any, Out]], /) -> Workflow[In, Out]: ...
 @overload
@@ -75,83 +114,44 @@ def workflow(fn: Callable[[Context, In], Out], /) -> Workflow[In, Out]: ...
 @overload
 def workflow(fn: Callable[[Context], Out], /) -> Workflow[None, Out]: ...
 @overload
-def workflow(
-    *,
-    name: str | None = None,
-    version: str = "1",
-    compatible: Sequence[str] = (),
-    retry: Retry | int = 1,
-    retry_mode: Literal["resume", "restart"] = "resume",
-    on_exhausted: Literal["fail", "pause"] = "fail",
-    on_divergence: Literal["pause", "fail"] = "pause",
-    strict_inputs: bool = False,
-    timeout: Duration | None = None,
-    max_recoveries: int | None = None,
-    lane: Lane | int | None = None,
-    priority: int = 0,
-    worker_tags: Sequence[str] = (),
-    events: Sequence[Any] = (),
-    cron: Sequence[Any] = (),
-) -> _WorkflowDecorator: ...
-def workflow(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    version: str = "1",
-    compatible: Sequence[str] = (),
-    retry: Retry | int = 1,
-    retry_mode: Literal["resume", "restart"] = "resume",
-    on_exhausted: Literal["fail", "pause"] = "fail",
-    on_divergence: Literal["pause", "fail"] = "pause",
-    strict_inputs: bool = False,
-    timeout: Duration | None = None,
-    max_recoveries: int | None = None,
-    lane: Lane | int | None = None,
-    priority: int = 0,
-    worker_tags: Sequence[str] = (),
-    events: Sequence[Any] = (),
-    cron: Sequence[Any] = (),
-) -> Any:
+def workflow(**options: Unpack[WorkflowOptions]) -> _WorkflowDecorator: ...
+def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowOptions]) -> Any:
     """Make a workflow of a function that takes the context and at most one input.
 
     The function may be `async def`, or `def`, which then runs in a thread and waits with `ctx.wait(...)`.
 
-    Options:
-        name: what runs are started by; by default the function's name.
-        version, compatible: this code's version, and the recorded versions it can still continue. The default
-            is a constant, so that an unrelated edit strands no run.
-        retry, retry_mode, on_exhausted: attempts of the whole run, whether a further one keeps the finished
-            steps, and whether the run fails or pauses for a person after the last.
-        on_divergence: what happens when the code no longer fits a run's journal.
-        strict_inputs: treat a finished step called with other arguments as a divergence, not a warning.
-        timeout: how long a run may take from its creation.
-        max_recoveries: how many lost workers a run survives in total; None leaves it to the engine's ceiling.
-        lane: how many runs execute at once, as a `Lane` or a number.
-        priority, worker_tags: order of dispatch, and what a worker must offer.
-        events, cron: what starts a run by itself.
+    Args:
+        fn: the function, where the decorator stands without brackets.
+        options: see :class:`WorkflowOptions`.
 
-    Raises `DefinitionError` where the function or an option breaks a rule.
+    Raises:
+        DefinitionError: the function or an option breaks a rule, or there is no such option.
     """
-    options: dict[str, Any] = {
-        "version": version,
-        "compatible": checked_names(compatible, "compatible"),
-        "retry": run_policy(retry),
-        "retry_mode": checked_choice(retry_mode, "retry_mode", ("resume", "restart")),
-        "on_exhausted": checked_choice(on_exhausted, "on_exhausted", ("fail", "pause")),
-        "on_divergence": checked_choice(on_divergence, "on_divergence", ("pause", "fail")),
-        "strict_inputs": strict_inputs,
-        "timeout_ms": optional_ms(timeout, "timeout"),
-        "max_recoveries": _checked_recoveries(max_recoveries),
-        "lane": as_lane(lane),
-        "priority": priority,
-        "worker_tags": checked_names(worker_tags, "worker_tags"),
-        "events": tuple(events),
-        "cron": tuple(cron),
-    }
+    checked = _checked_options(options)
+    name = options.get("name")
     if fn is None:
-        return lambda decorated: Workflow(decorated, name, options)
-    return Workflow(fn, name, options)
+        return lambda decorated: Workflow(decorated, name, checked)
+    return Workflow(fn, name, checked)
+
+
+def _checked_options(options: WorkflowOptions) -> dict[str, Any]:
+    """The options as a `WorkflowSpec` takes them; `name`, which depends on the function, is left to it."""
+    refuse_unknown(options, WorkflowOptions, "workflow")
+    compatible = checked_names(options.get("compatible", ()), "compatible")
+    return {
+        "version": checked_version(options.get("version", "1")),
+        "compatible": tuple(checked_version(v, "compatible") for v in compatible),
+        "retry": run_policy(options.get("retry", 1)),
+        "retry_mode": checked_choice(options.get("retry_mode", "resume"), "retry_mode", ("resume", "restart")),
+        "on_exhausted": checked_choice(options.get("on_exhausted", "fail"), "on_exhausted", ("fail", "pause")),
+        "on_divergence": checked_choice(options.get("on_divergence", "pause"), "on_divergence", ("pause", "fail")),
+        "strict_inputs": options.get("strict_inputs", False),
+        "timeout_ms": optional_ms(options.get("timeout"), "timeout"),
+        "max_recoveries": _checked_recoveries(options.get("max_recoveries")),
+        "lane": as_lane(options.get("lane")),
+        "priority": options.get("priority", 0),
+        "worker_tags": checked_tags(options.get("worker_tags", ())),
+    }
 
 
 def _checked_recoveries(value: int | None) -> int | None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ironflow.model import journal as j
 from ironflow.model import step as steps
-from ironflow.model.journal import Event, StepView, fold
+from ironflow.model.fold import StepView, fold
+from ironflow.model.journal import Event
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,7 +19,8 @@ from ironflow.demo.view import Scene, View
 from ironflow.demo.workers import WorkerProcess
 from ironflow.model import journal as j
 from ironflow.model import step as steps
-from ironflow.model.journal import Event, StepView, fold
+from ironflow.model.fold import StepView, fold
+from ironflow.model.journal import Event
 from ironflow.runtime import Engine, Run
 
 NAMES = ("demo-A", "demo-B")

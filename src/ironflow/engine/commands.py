@@ -13,13 +13,14 @@ from typing import Any, TypedDict
 
 from ironflow.codec.arguments import digest
 from ironflow.codec.values import encode_any
-from ironflow.engine.definitions import WorkflowSpec
+from ironflow.engine.definitions import Lane, WorkflowSpec
 from ironflow.engine.registry import default_route
 from ironflow.errors import (
     ConcurrencyConflict,
     IdempotencyKeyConflict,
     InvalidInput,
     InvalidPriority,
+    InvalidTransition,
     PayloadError,
     RunNotFound,
 )
@@ -38,12 +39,14 @@ PRIORITIES = range(-100, 101)
 class Start(TypedDict, total=False):
     """How a run is to be started; every option may be left out.
 
+    Every text of these is printable; ids, keys and names of groups have 1 to 200 characters.
+
     id: the run's id; starting an id again gives the run that has it.
     idempotency_key: the same key and input give the same run.
     concurrency_key: refused while a live run holds it.
     priority: −100…100, higher first; the workflow's own if left out.
-    labels: shown, and selected by, in lists.
-    worker_tags: tags a worker must carry, added to the workflow's own.
+    labels: shown, and selected by, in lists; at most 64, with values of up to 1,000 characters.
+    worker_tags: tags a worker must carry, added to the workflow's own (1–64 of ASCII letters, digits, - _ . : / =).
     limits: at most so many runs of these groups execute at once.
     at: not before this time (aware).
     deadline: the run fails if it has not ended by then (aware).
@@ -66,9 +69,11 @@ def new_run(
     """The row of a new run, the payload of its `run_created`, and the lanes it counts in.
 
     Raises:
-        InvalidInput: the input does not fit the workflow's annotation.
+        InvalidInput: the input does not fit the workflow's annotation, or an id, key, label, group or tag is not what
+            `Start` says of it; the message names which.
         InvalidPriority: an explicit priority outside −100…100.
     """
+    _check_texts(options)
     text = _input(spec, value, limit)
     run_id = options.get("id") or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
     scheduled = _ms(options.get("at"), "at")
@@ -93,7 +98,8 @@ def new_run(
         concurrency_key=options.get("concurrency_key"),
         labels=encode_any(dict(labels)) if (labels := options.get("labels")) else None,
         limits=encode_any(dict(lanes)) if lanes else None,
-        input_hash=digest(text) if options.get("idempotency_key") else None,
+        # Only a name that somebody chose can be given twice.
+        input_hash=digest(text) if options.get("idempotency_key") or options.get("id") else None,
         python=_PYTHON,
     )
     return row, f'{{"t":{now},"input":{text}}}', lanes
@@ -118,7 +124,8 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
     """The run that a refused start met: the same run id, or the holder of its key.
 
     Raises:
-        IdempotencyKeyConflict: the key was used with another input.
+        IdempotencyKeyConflict: the key, or the run's id, was used with another input.
+        InvalidInput: the run's id is that of another workflow's run.
         ConcurrencyConflict: a live run holds the concurrency key.
     """
     if row.idempotency_key is not None:
@@ -133,7 +140,15 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
     same = await store.run(row.run_id)
     if same is not None:
         if same.workflow != row.workflow:
-            raise InvalidInput(f"run id {row.run_id!r} belongs to a run of {same.workflow}")
+            raise InvalidInput(
+                f"run id {row.run_id!r} belongs to a run of {same.workflow}", hint="choose another id for this one"
+            )
+        if None not in (same.input_hash, created_input_hash) and same.input_hash != created_input_hash:
+            raise IdempotencyKeyConflict(
+                f"run id {row.run_id!r} belongs to a run with another input",
+                hint="choose another id for this input, or start it with the input it had",
+                details={"run_id": same.run_id},
+            )
         return same
     if row.concurrency_key is not None:
         holder = await store.find_key("concurrency_key", row.concurrency_key, None)
@@ -193,17 +208,37 @@ async def resume(store: Store, run_id: str, actor: str) -> bool:
     return await command(store, run_id, decide) is not None
 
 
-async def retry(store: Store, run_id: str, actor: str) -> bool:
-    """Reopen a failed or cancelled run; the steps that made it fail execute again, finished ones keep their results."""
-    failed: list[str] = []
-    for event in await store.journal(run_id):
-        if event.kind == j.RUN_FAILED:
-            failed = list(event.data().get("failed_steps", ()))
+async def retry(store: Store, run_id: str, actor: str, *, restart: bool = False) -> bool:
+    """Reopen a failed or cancelled run; see `model.operator.reopen`."""
+    events = await store.journal(run_id)
+    # A run that has ended ends with the record of it. What an earlier epoch failed of may be finished by now.
+    last = events[-1] if events else None
+    failed = list(last.data().get("failed_steps", ())) if last is not None and last.kind == j.RUN_FAILED else []
 
     def decide(locked: Locked) -> Transition | None:
-        return operator.reopen(locked, actor, failed)
+        if locked.row.ended and last is not None and locked.last_seq != last.seq:
+            raise InvalidTransition(
+                f"run {run_id} was changed while it was being looked at", hint="look at it again and repeat"
+            )
+        return operator.reopen(locked, actor, failed, restart=restart)
 
     return await command(store, run_id, decide) is not None
+
+
+def _check_texts(options: Start) -> None:
+    """Refuse what no database could store and no list could show, before anything is written."""
+    for name in ("id", "idempotency_key", "concurrency_key"):
+        text = options.get(name)
+        if text is not None:
+            ids.check_text(text, name)
+    labels = options.get("labels") or {}
+    if len(labels) > ids.MOST_LABELS:
+        raise InvalidInput(f"{len(labels)} labels are more than {ids.MOST_LABELS}", hint="")
+    for key, value in labels.items():
+        ids.check_text(key, "the key of a label")
+        ids.check_text(value, f"the label {key!r}", ids.LONGEST_LABEL, empty=True)
+    for group in options.get("limits") or ():
+        ids.check_text(group, "the name of a group")
 
 
 def _input(spec: WorkflowSpec, value: Any, limit: int) -> str:
@@ -228,13 +263,20 @@ def _priority(spec: WorkflowSpec, asked: int | None) -> int:
 def _lanes(spec: WorkflowSpec, value: Any, options: Start) -> list[tuple[str, int]]:
     lanes: dict[str, int] = {}
     if spec.lane is not None:
-        key = "" if spec.lane.key is None else f":{spec.lane.key(value)}"
-        lanes[f"workflow:{spec.name}{key}"] = spec.lane.limit
+        lanes[f"workflow:{spec.name}{_lane_key(spec.lane, value)}"] = spec.lane.limit
     for group, limit in options.get("limits", {}).items():
         if limit < 1:
             raise InvalidInput(f"the limit of group {group!r} must be at least 1, got {limit}")
         lanes[f"group:{group}"] = limit
     return sorted(lanes.items())
+
+
+def _lane_key(lane: Lane, value: Any) -> str:
+    if lane.key is None:
+        return ""
+    key = str(lane.key(value))
+    ids.check_text(key, "the lane's key", empty=True)
+    return f":{key}"
 
 
 def _ms(at: datetime | None, name: str) -> int | None:

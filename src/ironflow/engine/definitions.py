@@ -1,19 +1,19 @@
-"""Steps and workflows as the engine sees them: the author's function and everything that was decided about
-it.
+"""Steps and workflows as the engine sees them: the author's function and everything decided about it.
 
 Built once, at import of the author's module, so nothing here may be slow: annotations are resolved and codecs
-built at first use, which is also when names defined further down in the module exist.
+built at first use, which is also when names defined further down in the module exist. How an annotation is read
+is the codec's business; it is asked, so that a result and an argument of one type can never be read differently.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import typing
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
-from ironflow.errors import DefinitionError
+from ironflow.errors import DefinitionError, InvalidInput
+from ironflow.model.ids import check_text
 from ironflow.model.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ironflow.codec.values import Codec
     from ironflow.engine.instance import Instance
 
-#: Step kind of a function that writes to the engine's own database in the transaction that completes the
-#: step.
+#: Step kind of a function that writes to the engine's own database in the transaction that completes the step.
 TRANSACTION = "transaction"
 
 OnCancel = Literal["wait", "abandon"]
@@ -33,8 +32,7 @@ class Lane:
 
     Parameters:
         limit: runs that may execute at the same time; sleeping and waiting runs do not count.
-        key: gives each input its own counter (one lane per customer, say); None means one for the whole
-            workflow.
+        key: gives each input its own counter (one lane per customer, say); None: one for the whole workflow.
     """
 
     __slots__ = ("key", "limit")
@@ -103,15 +101,15 @@ class StepSpec:
             from ironflow.codec.arguments import Arguments
 
             # The connection is the engine's to give: it is no argument, and is not journaled.
-            self._arguments = Arguments(_without_first(self.fn) if self.kind == TRANSACTION else self.fn)
+            self._arguments = Arguments(self.fn, skip=1 if self.kind == TRANSACTION else 0)
         return self._arguments
 
     @property
     def result(self) -> Codec:
         if self._result is None:
-            from ironflow.codec.values import codec_for
+            from ironflow.codec.arguments import result_codec
 
-            self._result = codec_for(hints_of(self.fn).get("return", Any))
+            self._result = result_codec(self.fn)
         return self._result
 
     def __repr__(self) -> str:
@@ -126,11 +124,10 @@ class WorkflowSpec:
             (the layer above supplies it, because it builds the context object authors see).
         version, compatible: recorded with a run; the run goes on under this version or one that lists it.
         retry, retry_mode: attempts of the whole run, and whether another one keeps the finished steps.
-        on_exhausted, on_divergence: whether the run fails or pauses when attempts, or the journal's fit, are
-            at an end.
+        on_exhausted, on_divergence: whether the run fails or pauses when its attempts are used up, or when its
+            journal no longer fits the code.
         strict_inputs: an error rather than a warning when a finished step is called with other arguments.
-        max_recoveries: lost leases after which the run fails; None means only the engine's own ceiling
-            counts.
+        max_recoveries: lost leases after which the run fails; None: only the engine's own ceiling counts.
         lane, priority, worker_tags: where and when it runs.
     """
 
@@ -152,8 +149,6 @@ class WorkflowSpec:
         lane: Lane | None = None,
         priority: int = 0,
         worker_tags: tuple[str, ...] = (),
-        events: tuple[Any, ...] = (),
-        cron: tuple[Any, ...] = (),
     ) -> None:
         self.fn = fn
         self.name = name
@@ -170,8 +165,6 @@ class WorkflowSpec:
         self.lane = lane
         self.priority = priority
         self.worker_tags = worker_tags
-        self.events = events
-        self.cron = cron
         self.is_async = is_async_function(fn)
         self._input_name = _input_parameter(fn, name)
         self.has_input = self._input_name is not None
@@ -179,17 +172,19 @@ class WorkflowSpec:
     @functools.cached_property
     def input(self) -> Codec:
         """The codec of the one input; of None for a workflow that takes none."""
+        from ironflow.codec.annotations import resolve
         from ironflow.codec.values import codec_for
 
         if self._input_name is None:
             return codec_for(type(None))
-        return codec_for(hints_of(self.fn).get(self._input_name, Any))
+        return codec_for(resolve(self.fn).get(self._input_name, Any))
 
     @functools.cached_property
     def output(self) -> Codec:
-        from ironflow.codec.values import codec_for
+        """The codec of what the handler returns."""
+        from ironflow.codec.arguments import result_codec
 
-        return codec_for(hints_of(self.fn).get("return", Any))
+        return result_codec(self.fn)
 
     def __repr__(self) -> str:
         return f"WorkflowSpec({self.name!r}, version={self.version!r})"
@@ -218,11 +213,14 @@ def name_of(fn: Callable[..., Any], given: str | None, what: str) -> str:
 
 
 def check_name(name: Any, what: str) -> None:
-    """Refuse names that cannot be journaled and found again: empty, with `|`, or with control characters."""
-    if not isinstance(name, str) or not name or "|" in name or not name.isprintable():
+    """Refuse names that cannot be journaled and found again: empty, too long, with `|`, with control characters."""
+    try:
+        check_text(name, f"the name of a {what}")
+    except InvalidInput as error:
+        raise DefinitionError(error.message, hint=error.hint) from None
+    if "|" in name:
         raise DefinitionError(
-            f"{name!r} cannot be the name of a {what}",
-            hint="A name is printable text without `|`, which separates the parts of an idempotency key.",
+            f"{name!r} cannot be the name of a {what}", hint="`|` separates the parts of an idempotency key."
         )
 
 
@@ -239,35 +237,6 @@ def check_function(fn: Any, what: str) -> None:
 
 def is_async_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - an object's own async __call__ is what is asked for
-
-
-def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The resolved annotations of `fn`; an empty dict where a name in them does not exist at run time.
-
-    Unresolvable annotations (imports under TYPE_CHECKING) are no mistake of the author's: such a value is
-    treated as untyped, which still refuses whatever could not come back equal.
-    """
-    target = fn.func if isinstance(fn, functools.partial) else fn
-    if not (inspect.isroutine(target) or inspect.isclass(target)):
-        target = type(target).__call__
-    try:
-        return typing.get_type_hints(target, include_extras=True)
-    except Exception:
-        return {}
-
-
-def _without_first(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn` as seen by a caller who does not pass the first argument."""
-    signature = inspect.signature(fn)
-    first, *others = signature.parameters.values()
-
-    @functools.wraps(fn)
-    def seen(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("only the signature of this function is of use")
-
-    seen.__annotations__ = {k: v for k, v in getattr(fn, "__annotations__", {}).items() if k != first.name}
-    seen.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    return seen
 
 
 def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:

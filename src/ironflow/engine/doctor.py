@@ -26,7 +26,8 @@ from ironflow.model import capacity
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import QueueRow
-from ironflow.model.journal import Event, Folded, fold
+from ironflow.model.fold import Folded, fold
+from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import RunFilter, Store
@@ -222,12 +223,9 @@ def _started_again(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
                 "I2",
                 f"{step_id} completed at seq {completed[step_id]} and was started again at seq {event.seq}",
             )
-        elif event.kind in (j.RUN_RETRYING, j.RUN_REOPENED):
-            data = event.data()
-            if data.get("mode") == "restart":
-                completed.clear()
-            for failed in data.get("failed_steps", ()):
-                completed.pop(failed, None)
+        elif event.kind in (j.RUN_RETRYING, j.RUN_REOPENED) and event.data().get("mode") == "restart":
+            # Any other new attempt keeps them all: what it names as failed is never a step that completed.
+            completed.clear()
 
 
 def _against_row(row: RunRow, view: Folded) -> Iterator[tuple[str, str]]:

@@ -94,7 +94,7 @@ def next_wake(e: Execution) -> int | None:
 def _awaited(e: Execution, entry: tuple[int, int, str]) -> bool:
     due, _, key = entry
     step = e.steps.get(key)
-    return e.timers.get(key) == due if step is None else step.state == BACKOFF and step.due == due
+    return e.timers.get(key) == due if step is None else step.state == BACKOFF
 
 
 # ---- the end -----------------------------------------------------------------------------------------------

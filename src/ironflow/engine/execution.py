@@ -257,7 +257,7 @@ class Execution(Ledger):
             at, _, key = heapq.heappop(due)
             step = self.steps.get(key)
             if step is not None:
-                if step.state == BACKOFF and step.due == at:
+                if step.state == BACKOFF:
                     self.want(step)
             elif self.timers.get(key) == at and self.listening:
                 del self.timers[key]

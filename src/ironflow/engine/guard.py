@@ -5,8 +5,13 @@ audit hook sees files, sockets and processes being opened, and thin wrappers aro
 `time`, `random`, `uuid` and `os` see the rest. All of them do nothing but one look-up unless
 this thread is executing workflow code, so steps and the rest of the program pay some tens of nanoseconds.
 
-What is not seen: functions imported by name before the guard was installed, `datetime.now`, and C extensions.
-Imports, tracebacks, warnings and logging open files for good reasons, and are let through.
+What is seen is told once per line of the author's code: the place named is the line in the author's file from which
+the call came, whichever library made it, because that is the line to change. In production it is a warning and the run
+goes on, since stopping a run that has charged a card helps nobody; a `strict` engine (development, tests) raises.
+
+What is not seen: functions imported by name before the guard was installed, `datetime.now` (a method of a type that
+cannot be wrapped; `ctx.now()` takes its place), and C extensions. Imports, tracebacks, warnings and logging open files
+for good reasons, and are let through.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ import logging
 import os
 import random
 import sys
+import sysconfig
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -85,9 +92,13 @@ _EXCUSED = frozenset(
 )
 _FLOORS = frozenset({WorkflowLoop._drain.__code__, WorkflowLoop._close_all.__code__, HandlerThread._run.__code__})
 _REMEMBERED_SITES = 1_000
+#: Ironflow's own files, and those of Python and of installed packages: no line in them is the author's.
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 _originals: list[tuple[Any, str, Any]] = []
-_warned: set[tuple[str, str, int]] = set()
+_warned: set[tuple[str, int]] = set()
 _hooked = False
 
 
@@ -138,13 +149,32 @@ def _audit(event: str, _args: tuple[Any, ...]) -> None:
 def _judge(loop: WorkflowLoop, what: str, instead: str, frame: FrameType) -> None:
     if loop.is_closed() or _excused(frame):
         return
-    site = frame.f_code.co_filename, frame.f_lineno
+    site = _authors_line(frame)
     message = f"workflow code {what} ({site[0]}:{site[1]}, run {loop.run_id})"
     if loop.strict:
         raise ForbiddenInWorkflow(message, hint=f"{instead[0].upper()}{instead[1:]}.")
-    if (what, *site) not in _warned and len(_warned) < _REMEMBERED_SITES:
-        _warned.add((what, *site))
+    if site not in _warned and len(_warned) < _REMEMBERED_SITES:
+        _warned.add(site)
         _log.warning("%s; a replay will see something else: %s", message, instead)
+
+
+def _authors_line(frame: FrameType) -> tuple[str, int]:
+    """File and line of the author's code that led to this call.
+
+    That is the innermost frame which belongs neither to Python nor to an installed package. An author's code may itself
+    be installed: then it is the outermost frame of a package, the handler's own.
+    """
+    found = frame.f_code.co_filename, frame.f_lineno
+    at: FrameType | None = frame
+    while at is not None and at.f_code not in _FLOORS:
+        file = at.f_code.co_filename
+        if not file.startswith((_OWN, "<frozen ")):
+            if any(part in file for part in _INSTALLED):
+                found = file, at.f_lineno
+            elif not file.startswith(_STANDARD):
+                return file, at.f_lineno
+        at = at.f_back
+    return found
 
 
 def _excused(frame: FrameType | None) -> bool:

@@ -114,6 +114,7 @@ class History:
         self.slots: dict[str, str] = {}
         self.facts: list[Fact] = []
         self.carried: dict[str, Fact] = {}
+        #: due times of the timers that outlived a segment, ms; fired ones too
         self.timers: dict[str, int] = {}
         self.notes: set[tuple[str, str]] = set()
         self.patches: set[str] = set()
@@ -226,9 +227,7 @@ def _timer_started(h: History, e: Event, data: dict[str, Any]) -> None:
 
 
 def _timer_fired(h: History, e: Event, data: dict[str, Any]) -> None:
-    step_id = e.step_id or ""
-    h.timers.pop(step_id, None)
-    h.facts.append(Fact(e.seq, e.kind, step_id, data.get("t", e.at), data))
+    h.facts.append(Fact(e.seq, e.kind, e.step_id or "", data.get("t", e.at), data))
 
 
 def _value(h: History, e: Event, data: dict[str, Any]) -> None:
@@ -288,16 +287,14 @@ def _open_attempt(h: History, data: dict[str, Any]) -> None:
         h.fresh, h.generation = True, h.attempt
         h.carried.clear()
         h.notes.clear()
-        h.patches.clear()
         h.compensations.clear()
         h.warnings = 0
         _forget(h, h.recorded)
     else:
         again = set(data.get("failed_steps", ()))
         facts = [*h.carried.values(), *h.facts]
-        # What could not be undone is undone again should this attempt fail, too.
-        again |= {f.step_id for f in facts if f.kind == j.STEP_FAILED and f.step_id in h.compensations}
-        h.carried = {fact.step_id: fact for fact in facts if fact.step_id not in again}
+        # A step that completed is kept whatever the event names: nothing ever executes it again.
+        h.carried = {f.step_id: f for f in facts if f.kind == j.STEP_COMPLETED or f.step_id not in again}
         _forget(h, [step_id for step_id in h.recorded if step_id not in h.carried])
     h.facts.clear()
 

@@ -137,9 +137,8 @@ class Instance:
     def activate(self, fact: Fact, at_ms: int, replaying: bool = False) -> list[Request]:
         """Feed one fact that happened at `at_ms`, run until nothing is ready, return the requests in order.
 
-        A fact for a request that the code has withdrawn is ignored, as it must be live as in replay: the body
-            may
-        have ended just as it was cancelled. A fact for anything else that is not open raises `UnknownFact`.
+        A fact for a request that the code has withdrawn is ignored, live as in replay: the body may have ended just as
+        it was cancelled. A fact for anything else that is not open raises `UnknownFact`.
         """
         loop = self.loop
         request = loop.open.get(fact.id)

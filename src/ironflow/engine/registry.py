@@ -1,12 +1,15 @@
-"""The workflows this process can execute, by name."""
+"""The workflows this process can execute, by name, and the routing class under which runs of one are handed out.
+
+Promises that one name means one workflow, so that a run can never be continued by a stranger's code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ironflow.engine.definitions import WorkflowSpec
 from ironflow.errors import WorkflowNameTaken, WorkflowUnknown
-from ironflow.model.ids import route_of
+from ironflow.model.ids import route_of, tags_of
 
 
 class Registry:
@@ -54,9 +57,18 @@ class Registry:
         return len(self._specs)
 
 
-def default_route(spec: WorkflowSpec, tags: Iterable[str] = ()) -> str:
-    """The routing class of a run: the workflow with the tags its handler and its start require."""
-    return route_of(spec.name, (*spec.worker_tags, *tags))
+def default_route(spec: WorkflowSpec, tags: Sequence[str] = ()) -> str:
+    """The routing class of a run: the workflow with the tags its handler and its start require.
+
+    Raises:
+        InvalidInput: they are no tags, or too many together.
+    """
+    return route_of(spec.name, spec.version, tags_of((*spec.worker_tags, *tags)) if tags else spec.worker_tags)
+
+
+def served_routes(spec: WorkflowSpec) -> list[str]:
+    """The routing classes this code serves by itself: its own version, and those it declares compatible."""
+    return [route_of(spec.name, version, spec.worker_tags) for version in (spec.version, *spec.compatible)]
 
 
 def _place(spec: WorkflowSpec) -> str:

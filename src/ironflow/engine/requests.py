@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 class StepCall:
     """Execute this step, or look its result up in the journal.
 
-    `id` names the call for ever: the same code reaches the same id in every replay. `waiter` is the
-        instance's own
-    (the future to complete) and means nothing to anyone else.
+    `id` names the call for ever: the same code reaches the same id in every replay. `waiter` is the instance's own (the
+    future to complete) and means nothing to anyone else.
     """
 
     __slots__ = ("args", "id", "kwargs", "step", "waiter")
@@ -81,12 +80,9 @@ class CancelStep:
 class Note:
     """Something to be journaled with the next commit that needs no answer.
 
-    Kinds: `value_recorded`, `step_skipped`, `compensation_registered`, `status_set`, `output_set`, `warning`.
-        The id
-    is as stable as a step's, so a replayed note can be told from a new one by kind and id. Python objects
-    which the
-    executor still has to encode travel beside the payload: `call` (a compensation's step) and `value` (an
-        output).
+    Kinds: `value_recorded`, `step_skipped`, `compensation_registered`, `status_set`, `output_set`, `warning`. The id is
+    as stable as a step's, so a replayed note can be told from a new one by kind and id. Python objects which the
+    executor still has to encode travel beside the payload: `call` (a compensation's step) and `value` (an output).
     """
 
     __slots__ = ("call", "id", "kind", "payload", "value")

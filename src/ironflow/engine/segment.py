@@ -4,6 +4,17 @@ The thin shell around an :class:`~ironflow.engine.execution.Execution`: it commi
 out. Ends of bodies gather in a mailbox while a commit is under way; all of them join the next one. A write that is
 answered `stale` means that somebody else owns the run: the segment stops its bodies and writes nothing more.
 
+    door        reads the queue row and the journal, outside any transaction
+      │ open      Execution replays: recorded results are fed to the code, nothing is executed
+      │ settle    what the code now asks for becomes a plan: start, stop, wait, leave
+      ▼ commit    first plan + lease, if the queue row is still as it was seen; else all is dropped
+    segment     begins here
+      ├► carry out  bodies start and stop, log lines leave; nothing earlier than its commit
+      │  wait       until a body ends, a timer is due, or somebody calls
+      │  feed       each end becomes an event, and a fact for the code
+      │  settle     the code goes on; what it asks for becomes the next plan
+      └─ commit     ends and next starts in one write under the fence; refused: stop. A plan may say leave
+
 A transactional step has a commit of its own. Where its open transaction keeps every other writer waiting, the segment
 has no write under way while one is open: a write that waits for the transaction, which waits for the segment, which
 waits for the write, would never end.
@@ -20,6 +31,7 @@ from ironflow.engine.bodies import Bodies, Body
 from ironflow.engine.definitions import TRANSACTION
 from ironflow.engine.execution import Execution
 from ironflow.engine.plan import EXECUTING, Leave, Plan, StepRun, owner_transition
+from ironflow.errors import StoreUnreachable
 from ironflow.model.capacity import RunHead
 from ironflow.model.transition import APPLIED, NEWS
 from ironflow.store.base import OpenTransaction, Store
@@ -124,6 +136,8 @@ class Segment:
         except asyncio.CancelledError:
             await self._undo_open()
             raise
+        except StoreUnreachable as error:
+            log.warning("run %s is left to its lease: %s", self.head.run_id, error.message)
         except Exception:
             # Ours to mend, but no reason to hold the run: its lease is no longer renewed, recovery takes it from
             # here, and its ceiling ends a run that fails this way every time.

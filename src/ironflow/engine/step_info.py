@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from ironflow.errors import StepOutsideWorkflow
+from ironflow.model.ids import call_key
 
 
 class StepInfo:
@@ -25,7 +26,10 @@ class StepInfo:
         name: the step's name.
         attempt: 1 + the tries of this step that have ended, over the run's whole life. An interrupted try did
             not end, so its repetition has the same number, and with it the same key.
-        idempotency_key: send it to whatever can recognise a repetition; equal for repetitions of one try.
+        idempotency_key: send it to whatever can recognise a repetition; equal for repetitions of one try (after a
+            crash), new for every try that a retry policy or a person grants: that one is meant to be executed.
+        call_key: the same for every try of this call, retries included. Send this one where a try that failed may
+            have taken effect all the same (a bank that timed out), and the receiver must act once.
         fence: the segment's number; a later owner of the run has a higher one. Hand it to systems that can
             refuse older writers.
         deadline: when this try times out (aware), or None.
@@ -72,6 +76,11 @@ class StepInfo:
         self.last_heartbeat = last_heartbeat
         self.on_heartbeat = on_heartbeat
         self.cancelled = False
+
+    @property
+    def call_key(self) -> str:
+        """See the class."""
+        return call_key(self.run_id, self.step_id)
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the body is alive, and remember `details` (how far it has come) for a later try.

@@ -1,16 +1,54 @@
-"""Why a run is not moving: every hold, and the earliest time at which it can lift."""
+"""Why a run is not moving: every hold, and the earliest time at which it can lift.
+
+Owns the explanation of a run's place between queue, worker and wait. Promises that there always is one: the rows are
+read as of one moment, each of them is named, and a run that has none of them is called what it is, lost, instead of
+being answered with nothing. It only reads, so asking is always safe.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ironflow.errors import RunNotFound
-from ironflow.model import capacity
+from ironflow.model import capacity, recovery
 from ironflow.model import run as runs
-from ironflow.model.capacity import QueueRow, SessionRow
+from ironflow.model import step as steps
+from ironflow.model import wait as waits
+from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, SessionRow
+from ironflow.model.fold import StepView, fold
 from ironflow.model.ids import split_route
+from ironflow.model.journal import name_of
 from ironflow.model.run import RunRow
+from ironflow.model.wait import WaitRow
 from ironflow.store.base import Store
+
+#: Steps, and holders of a lane, that a message names; the others are counted.
+NAMED = 5
+
+#: Every code a hold may have, and what it tells. Codes are stable: scripts compare them.
+CODES: dict[str, str] = {
+    "ENDED": "the run has ended",
+    "PAUSED": "an operator, a divergence or a workflow's own option holds the run",
+    "WORKFLOW_PAUSED": "its workflow is held: runs stay queued",
+    "EXECUTING": "a worker has it; until: when its lease ends unless it is renewed",
+    "STEP_EXECUTING": "the body of a step executes",
+    "STEP_RETRY": "a try of a step failed; until: when the next one is due",
+    "LEASE_EXPIRED": "its worker fell silent; the next sweep of any worker puts it back into the queue",
+    "WAITING": "it waits; until: when the wait is due, if time ends it",
+    "WAKING": "a due wait has been claimed by a node that is about to queue the run",
+    "RESERVED": "it is promised to a worker that has not begun; until: when the promise ends",
+    "LANE_FULL": "as many runs as its lane allows execute",
+    "SCHEDULED": "it was started with a time; until: that time",
+    "RUN_RETRY": "an attempt failed; until: when the next one is due",
+    "RECOVERY_GRACE": "its worker was lost; until: when it may be handed out again",
+    "NO_WORKER": "no worker is connected",
+    "NO_ELIGIBLE_WORKER": "no connected worker has its workflow and all of its tags",
+    "WORKERS_BUSY": "every worker that could take it is full",
+    "QUEUED": "nothing is in its way: a worker takes it next",
+    "UNOWNED": "it has no place anywhere; sweeps repair this, `ironflow doctor` reports it",
+    "DEADLINE": "it fails if it has not ended by then",
+}
 
 
 @dataclass(slots=True)
@@ -23,64 +61,201 @@ class Hold:
 
 
 async def holds(store: Store, run_id: str) -> list[Hold]:
-    """Every hold of a run; empty when it executes or has ended well.
+    """Every hold of a run, the most telling first. Never empty: executing and having ended are answers, too.
 
     Raises:
         RunNotFound: no such run.
     """
-    row = await store.run(run_id)
-    if row is None:
+    found = await store.holdings(run_id)
+    if found is None:
         raise RunNotFound(f"no run has the id {run_id!r}")
-    if row.ended:
-        return [Hold("ENDED", f"the run has ended as {row.state}")]
-    found: list[Hold] = []
+    if found.row.ended:
+        return [Hold("ENDED", _ended(found.row))]
+    now = store.now()
+    sessions = [session for session in await store.sessions() if session.expires_at > now and not session.draining]
+    told = list(_run(found, await store.paused_workflows()))
+    if found.lease is not None and found.lease.expires_at > now:
+        told += _executing(found.lease, sessions, await _open_steps(store, run_id))
+    elif found.lease is not None:
+        told += _silent(found.lease, sessions)
+    elif found.queue is not None:
+        told += _queued(found, found.queue, sessions, now)
+    elif found.waits:
+        told += _suspended(found, sessions, now)
+    elif found.row.state != runs.PAUSED:
+        text = f"it is {found.row.state}, with neither lease, queue row nor wait; see `ironflow doctor`"
+        told.append(Hold("UNOWNED", text))
+    told += _deadline(found.row, now)
+    return told
+
+
+async def _open_steps(store: Store, run_id: str) -> list[StepView]:
+    return list(fold(await store.journal(run_id)).open.values())
+
+
+# ---- the run itself
+
+
+def _ended(row: RunRow) -> str:
+    if row.state in (runs.FAILED, runs.CANCELLED):
+        return f"the run has ended as {row.state}; `ironflow runs retry {row.run_id}` opens it again"
+    return f"the run has ended as {row.state}"
+
+
+def _run(found: Holdings, paused_workflows: dict[str, int]) -> Iterator[Hold]:
+    row = found.row
     if row.state == runs.PAUSED:
-        found.append(
-            Hold("PAUSED", f"paused: {row.reason or 'by an operator'}; `ironflow runs resume {run_id}`")
-        )
-    paused = await store.paused_workflows()
-    if row.workflow in paused:
-        found.append(Hold("WORKFLOW_PAUSED", f"workflow {row.workflow} is paused; its runs stay queued"))
-    queue = {q.run_id: q for q in await store.queue()}.get(run_id)
-    sessions = await store.sessions()
-    if queue is not None:
-        found += _queued(row, queue, sessions, store.now())
-    for wait in await store.waits(run_id):
-        found.append(Hold("WAITING", f"{wait.kind} of {wait.step_id} ({wait.status})", wait.due_at))
-    for lease in await store.leases():
-        if lease.run_id == run_id:
-            found.append(
-                Hold(
-                    "EXECUTING",
-                    f"executes on session {lease.session_id} (lease renewed until)",
-                    lease.expires_at,
-                )
-            )
-    return found
+        why = row.reason or "by an operator"
+        yield Hold("PAUSED", f"paused: {why}; `ironflow runs resume {row.run_id}` lets it go on")
+    if row.workflow in paused_workflows and found.lease is None:
+        resume = f"`ironflow workflows resume {row.workflow}`"
+        yield Hold("WORKFLOW_PAUSED", f"workflow {row.workflow} is paused, its runs stay queued; {resume} lets them go")
 
 
-def _queued(row: RunRow, queue: QueueRow, sessions: list[SessionRow], now: int) -> list[Hold]:
-    found: list[Hold] = []
-    if queue.status == capacity.RESERVED:
-        found.append(Hold("RESERVED", f"promised to session {queue.reserved_by}", queue.reserved_until))
-    if queue.status == capacity.BLOCKED:
-        found.append(Hold("LANE_FULL", f"lane {queue.blocked_lane} is full"))
-    if queue.eligible_at > now:
-        what = (
-            "back-off before the next attempt"
-            if row.state == runs.RETRYING
-            else "scheduled, or in recovery grace"
-        )
-        found.append(Hold("NOT_ELIGIBLE_YET", what, queue.eligible_at))
-    workflow, tags = split_route(queue.route)
-    able = [s for s in sessions if queue.route in s.routes.split("\n")]
+def _deadline(row: RunRow, now: int) -> Iterator[Hold]:
+    if row.deadline_at is not None:
+        passed = row.deadline_at <= now
+        text = "has passed: its worker or the next sweep fails it" if passed else "it fails if it has not ended by then"
+        yield Hold("DEADLINE", text, row.deadline_at)
+
+
+# ---- with a worker
+
+
+def _executing(lease: LeaseRow, sessions: Sequence[SessionRow], open_steps: list[StepView]) -> Iterator[Hold]:
+    yield Hold("EXECUTING", f"executes on {_worker(lease.session_id, sessions)}", lease.expires_at)
+    for step in open_steps[:NAMED]:
+        if step.state == steps.RETRYING:
+            error = (step.error or {}).get("message") or "no message"
+            yield Hold("STEP_RETRY", f"try {step.try_no} of step {step.name} failed: {error}", step.due_at)
+        elif step.state == steps.RUNNING:
+            yield Hold("STEP_EXECUTING", f"step {step.name} ({step.step_id}) executes, try {step.try_no}")
+    if len(open_steps) > NAMED:
+        yield Hold("STEP_EXECUTING", f"and {len(open_steps) - NAMED} more steps are under way")
+
+
+def _silent(lease: LeaseRow, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
+    """A lease that ran out and that no sweep has met yet."""
+    worker = _worker(lease.session_id, sessions)
+    yield Hold("LEASE_EXPIRED", f"its lease on {worker} has run out; the next sweep requeues it", lease.expires_at)
     if not sessions:
-        found.append(Hold("NO_WORKER", "no worker is connected"))
-    elif not able:
-        needs = f"workflow {workflow}" + (f" and tags {', '.join(sorted(tags))}" if tags else "")
-        found.append(Hold("NO_ELIGIBLE_WORKER", f"{len(sessions)} workers are connected, none has {needs}"))
-    elif all(s.credits <= 0 for s in able):
-        found.append(Hold("WORKERS_BUSY", f"all {len(able)} eligible workers are full"))
-    elif not found:
-        found.append(Hold("QUEUED", "ready; a worker takes it next"))
-    return found
+        yield Hold("NO_WORKER", "no worker is connected, so nobody sweeps")
+
+
+def _worker(session_id: str | None, sessions: Sequence[SessionRow]) -> str:
+    for session in sessions:
+        if session.session_id == session_id:
+            return f"worker {session.worker_id} (pid {session.pid} on {session.host})"
+    return f"a worker that is leaving or gone (session {session_id})"
+
+
+# ---- in the queue
+
+
+def _queued(found: Holdings, queue: QueueRow, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
+    if queue.status == capacity.RESERVED:
+        yield from _reserved(queue, sessions, now)
+        return
+    held = False
+    if queue.status == capacity.BLOCKED:
+        held = True
+        yield _lane_full(queue.blocked_lane or "", found.holders)
+    if queue.eligible_at > now:
+        held = True
+        yield _not_before(found.row, queue.eligible_at)
+    unserved = list(_unserved(queue.route, sessions))
+    yield from unserved
+    if not held and not unserved:
+        alone = found.row.charged_recoveries >= recovery.SUSPECT_AFTER
+        how = "; two workers died with it, so it gets a process of its own" if alone else ""
+        yield Hold("QUEUED", f"ready; a worker takes it next{how}")
+
+
+def _reserved(queue: QueueRow, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
+    worker = _worker(queue.reserved_by, sessions)
+    until = queue.reserved_until
+    if until is not None and until <= now:
+        yield Hold("RESERVED", f"was promised to {worker}, which did not begin; the next sweep takes it back", until)
+        if not sessions:
+            yield Hold("NO_WORKER", "no worker is connected, so nobody sweeps")
+    else:
+        yield Hold("RESERVED", f"promised to {worker}, which has not begun yet", until)
+
+
+def _lane_full(lane: str, holders: Sequence[LaneHolder]) -> Hold:
+    inside = [holder for holder in holders if holder.lane == lane]
+    if not inside:
+        return Hold("LANE_FULL", f"lane {lane} was full and is free again; the next sweep lets the run through")
+    names = [f"{holder.run_id}{'' if holder.executing else ' (promised)'}" for holder in inside[:NAMED]]
+    more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
+    return Hold("LANE_FULL", f"lane {lane} is full (limit {inside[0].lane_limit}); held by {', '.join(names)}{more}")
+
+
+def _not_before(row: RunRow, at: int) -> Hold:
+    if row.state == runs.RETRYING:
+        return Hold("RUN_RETRY", f"attempt {row.attempt - 1} failed; attempt {row.attempt} is due then", at)
+    if row.scheduled_at is not None and row.execution_seq == 0:
+        return Hold("SCHEDULED", "was started for that time", at)
+    return Hold("RECOVERY_GRACE", f"its worker was lost (loss {row.lease_recoveries}); handed out again then", at)
+
+
+def _unserved(route: str, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
+    """Why no worker takes runs of this route now; nothing where one can."""
+    if not sessions:
+        yield Hold("NO_WORKER", "no worker is connected")
+        return
+    able = [session for session in sessions if route in session.routes.split("\n")]
+    if not able:
+        yield Hold("NO_ELIGIBLE_WORKER", _missing(route, sessions))
+    elif all(session.credits <= 0 for session in able):
+        slots = sum(session.slots for session in able)
+        yield Hold("WORKERS_BUSY", f"all {slots} slots of {_count(len(able), 'worker')} that could take it are in use")
+
+
+def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
+    """What a connected worker would need, as far as can be told from what each of them says that it serves."""
+    workflow, version, tags = split_route(route)
+    served = [[split_route(one) for one in session.routes.split("\n")] for session in sessions]
+    having = [[one for one in own if one.workflow == workflow] for own in served]
+    having = [own for own in having if own]
+    connected = f"{_count(len(sessions), 'worker')} connected"
+    if not having:
+        return f"{connected}, none with workflow {workflow}" + (f" (tags {_list(tags)})" if tags else "")
+    some = f"{connected}, {len(having)} with workflow {workflow}"
+    fitting = [own for own in having if any(one.version == version for one in own)]
+    if not fitting:
+        versions = _list(frozenset(one.version for own in having for one in own))
+        return f"{some}, none that continues version {version} (they have {versions}: declare it compatible)"
+    offers = [frozenset[str]().union(*(one.tags for one in own)) for own in fitting]
+    lacking = min((tags - offer for offer in offers), key=len) or tags
+    return f"{some}, none with tags {_list(tags)} (missing: {_list(lacking)})"
+
+
+# ---- suspended
+
+
+def _suspended(found: Holdings, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
+    for wait in sorted(found.waits, key=lambda one: (one.due_at is None, one.due_at or 0, one.step_id)):
+        yield _wait(wait, now)
+    if found.row.state != runs.PAUSED and any(wait.due_at is not None and wait.due_at <= now for wait in found.waits):
+        yield from _unserved(found.row.route, sessions)
+
+
+def _wait(wait: WaitRow, now: int) -> Hold:
+    name = name_of(wait.step_id)
+    if wait.status == waits.WAKING:
+        return Hold("WAKING", f"{name} is due and claimed by node {wait.claimed_by}; if that is dead, a sweep frees it")
+    due = wait.due_at is not None and wait.due_at <= now
+    if wait.kind == waits.BACKOFF:
+        text = f"a try of step {name} failed; the next one is due"
+        return Hold("STEP_RETRY", text, wait.due_at)
+    what = "sleeps" if wait.kind == waits.TIMER else f"waits for {wait.kind}"
+    return Hold("WAITING", f"{what} ({wait.step_id}){': due, to be woken' if due else ''}", wait.due_at)
+
+
+def _list(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

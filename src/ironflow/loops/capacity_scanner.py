@@ -62,13 +62,19 @@ class CapacityScanner:
         await self._tell(report)
         return report
 
-    async def session_died(self, session_id: str, opening: tuple[str, int] | None = None) -> Report:
+    async def session_died(
+        self,
+        session_id: str,
+        opening: tuple[str, int] | None = None,
+        recovered: Callable[[], None] | None = None,
+    ) -> Report:
         """Proof of a death: remove the session and recover what it held, at once and without waiting for clocks.
 
         Args:
             session_id: whose process is gone. Told twice, the second time finds nothing.
             opening: the run (id, execution_seq) that the process was replaying when it died, if it was: nothing was
                 leased yet, but the run may be what killed it, so it is charged.
+            recovered: called as soon as runs are back in the queue; the rest of the tidying need not be waited for.
         """
         report, policy = Report(), self.policy
         held = await self.store.close_session(session_id)
@@ -88,6 +94,8 @@ class CapacityScanner:
             await self._recover(held[start : start + batch], lease, report)
         if opening is not None:
             await self._recover([opening[0]], opened, report)
+        if report.run_ids and recovered is not None:
+            recovered()
         freed = await self._decide(await self.store.expired_reservations(batch), promised)
         report.add("reservations", len(freed))
         await self._tell(report)

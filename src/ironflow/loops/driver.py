@@ -1,6 +1,7 @@
 """Drives loops: call `run_once`, count, survive, wait for the interval or a kick.
 
 A pass that fails is logged and counted and does not end its loop; a pass that was full is followed by the next at once.
+A database that is away is one line when it goes and one when it is back: a traceback per pass tells nobody more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from ironflow.errors import StoreUnreachable
 
 log = logging.getLogger("ironflow.loops")
 
@@ -35,6 +38,34 @@ class Loop(Protocol):
     async def run_once(self) -> Report: ...
 
 
+class Outage:
+    """Tells of a database that cannot be reached: once when it went away, and once when it is back.
+
+    Args:
+        log: where to tell it.
+        what: what fails meanwhile, e.g. `a look for work`.
+    """
+
+    __slots__ = ("_log", "_what", "lasts")
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self.lasts = False
+
+    def met(self, error: StoreUnreachable) -> None:
+        """It was away."""
+        if not self.lasts:
+            self.lasts = True
+            self._log.warning("%s failed, and is tried until it succeeds: %s", self._what, error.message)
+
+    def over(self) -> None:
+        """It answered."""
+        if self.lasts:
+            self.lasts = False
+            self._log.info("%s succeeds again", self._what)
+
+
 class Driver:
     """Runs one loop every `interval_ms`, and at once when kicked."""
 
@@ -43,6 +74,7 @@ class Driver:
         self.interval = interval_ms / 1000
         self.failures = 0
         self.counts: dict[str, int] = {}
+        self._outage = Outage(log, f"a pass of {loop.name}")
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -70,6 +102,10 @@ class Driver:
                 more = report.more
                 for name, count in report.counts.items():
                     self.counts[name] = self.counts.get(name, 0) + count
+                self._outage.over()
+            except StoreUnreachable as error:
+                self.failures += 1
+                self._outage.met(error)
             except Exception:
                 self.failures += 1
                 log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval)

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ironflow.model.run import RunRow
+from ironflow.model.wait import WaitRow
+
 READY = "ready"
 #: Not to be handed out before `eligible_at`.
 DELAYED = "delayed"
@@ -18,8 +21,6 @@ DELAYED = "delayed"
 BLOCKED = "blocked"
 #: Promised to a session until `reserved_until`.
 RESERVED = "reserved"
-#: Alone, in a child process: the run was charged with two losses in a row.
-SUSPECT = "suspect"
 
 
 @dataclass(slots=True)
@@ -99,3 +100,25 @@ class RunHead:
     #: the lanes it counts in, as JSON; None for most runs. Its end may let another run of a lane through.
     limits: str | None = None
     reservation: str | None = None
+
+
+@dataclass(slots=True)
+class LaneHolder:
+    """A run that counts in a lane: it executes in it, or a slot is promised to it."""
+
+    lane: str
+    lane_limit: int
+    run_id: str
+    executing: bool
+
+
+@dataclass(slots=True)
+class Holdings:
+    """One run and every row by which it has, is promised, or waits for the right to execute, as of one moment."""
+
+    row: RunRow
+    queue: QueueRow | None
+    lease: LeaseRow | None
+    waits: list[WaitRow]
+    #: who counts in the lanes of this run; itself, too, if it executes
+    holders: list[LaneHolder]

@@ -6,6 +6,7 @@ wake-ups of one run make one segment, and the stale-claim sweep can never find a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ironflow.model import run as runs
@@ -18,6 +19,10 @@ from ironflow.model.wait import WaitRow
 def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
     """Put a suspended run into the queue. `node` given: only if it still holds the claim of one of its waits."""
     row = locked.row
+    if row.state == runs.PAUSED:
+        # Paused between claim and hand-off: the wait goes back at once, or a resumed run would sleep on until the
+        # sweep finds the claim.
+        return _unclaimed(locked, lambda wait: wait.claimed_by == node)
     if row.state not in runs.SUSPENDED or locked.lease is not None or locked.queue is not None:
         return None
     if node is not None and not any(w.status == waits.WAKING and w.claimed_by == node for w in locked.waits):
@@ -36,10 +41,15 @@ def stale(locked: Locked, older_than: int) -> Transition | None:
     """
     if locked.lease is not None or locked.queue is not None:
         return None
+    return _unclaimed(locked, lambda wait: (wait.claimed_at or 0) <= older_than)
+
+
+def _unclaimed(locked: Locked, which: Callable[[WaitRow], bool]) -> Transition | None:
+    """Put these claims back, each to the status it was claimed from."""
     back: list[WaitRow] = []
     touched = False
     for wait in locked.waits:
-        if wait.status == waits.WAKING and (wait.claimed_at or 0) <= older_than:
+        if wait.status == waits.WAKING and which(wait):
             touched = True
             back.append(
                 WaitRow(wait.run_id, wait.step_id, wait.kind, wait.pre_claim_status or waits.WAITING, wait.due_at)

@@ -1,11 +1,36 @@
 """Identifiers: how they are formed, and what may appear in one.
 
+Owns the one check of every name that comes from outside (run ids, keys, labels, groups, tags) and the one text form of
+a worker's tags. Promises that what passed can be shown on a terminal, stored by both databases, and split again.
+
 Pure: time and randomness come in as arguments, so a simulation makes the same ids from the same seed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ironflow.errors import InvalidInput
+
+#: Longest name of a workflow or step, run id, key, group or key of a label, in characters. PostgreSQL indexes no row of
+#: more than 2,704 bytes: three such names in UTF-8 fit into one, or two of them with a version and the tags of a route.
+LONGEST_NAME = 200
+#: Longest version of a workflow, in characters.
+LONGEST_VERSION = 64
+#: Longest value of a label, in characters.
+LONGEST_LABEL = 1_000
+#: Most labels of one run.
+MOST_LABELS = 64
+#: Most tags one workflow or run may ask of a worker, and how long they may be together.
+MOST_TAGS, LONGEST_TAGS = 32, 700
+
+_TAG = re.compile(r"[A-Za-z0-9_.:/=-]{1,64}", re.ASCII)
+_BETWEEN = "\x1f"
+#: Two spaces that people type and Python does not call printable: no-break and ideographic.
+_SPACES = {0x00A0: " ", 0x3000: " "}
 
 
 def time_ordered(now_ms: int, randomness: int) -> str:
@@ -30,6 +55,11 @@ def idempotency_key(run_id: str, step_id: str, attempt: int) -> str:
     return hashlib.sha256(f"{run_id}|{step_id}|{attempt}".encode()).hexdigest()
 
 
+def call_key(run_id: str, step_id: str) -> str:
+    """The key of a call, whatever its try: sha256, hex, of `run_id|step_id`. For who must act once per call."""
+    return hashlib.sha256(f"{run_id}|{step_id}".encode()).hexdigest()
+
+
 def token_hash(token: str) -> str:
     """What is stored of a lease token: reading the database does not give the right to write a journal."""
     return hashlib.sha256(token.encode()).hexdigest()[:32]
@@ -40,12 +70,86 @@ def seed_of(run_id: str, attempt: int) -> int:
     return int.from_bytes(hashlib.sha256(f"seed|{run_id}|{attempt}".encode()).digest()[:8], "big")
 
 
-def route_of(workflow: str, tags: tuple[str, ...]) -> str:
-    """The routing class of a run: its workflow and the tags it requires. Workers claim per class they can serve."""
-    return "\x1f".join((workflow, *sorted(set(tags))))
+def check_text(text: object, what: str, longest: int = LONGEST_NAME, *, empty: bool = False) -> None:
+    """Refuse a text that could not be stored, found again, or shown on a line of its own.
+
+    Args:
+        text: what a caller gave.
+        what: how the error calls it, such as "the idempotency key".
+        longest: the bound on its length, in characters.
+        empty: whether it may be empty.
+
+    Raises:
+        InvalidInput: it is no text, is empty or too long, or holds a character that is not printable: a NUL (which
+            PostgreSQL cannot store), a line break or an escape (which would rewrite the terminal of whoever lists
+            runs), half a surrogate pair (which is no UTF-8).
+    """
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be text, not {type(text).__name__}", hint="")
+    if len(text) > longest:
+        raise InvalidInput(f"{what} is {len(text):,} characters long; {longest:,} is the most", hint="")
+    if not text and not empty:
+        raise InvalidInput(f"{what} is empty", hint="Give it a text, or leave it out.")
+    if not text.isprintable() and not text.translate(_SPACES).isprintable():
+        raise InvalidInput(f"{what} {text!r} holds a character that is not printable", hint="Give printable text.")
 
 
-def split_route(route: str) -> tuple[str, frozenset[str]]:
-    """The workflow and the required tags of a routing class."""
-    workflow, *tags = route.split("\x1f")
-    return workflow, frozenset(tags)
+def tags_of(tags: Iterable[str], what: str = "worker_tags") -> tuple[str, ...]:
+    """Tags in the order they were given, each once.
+
+    Args:
+        tags: what a caller gave.
+        what: how the error calls them.
+
+    Raises:
+        InvalidInput: one is not 1–64 of ASCII letters, digits and `- _ . : / =`, or there are more than 32 of them, or
+            more than 700 characters. So narrow an alphabet leaves every separator free: the comma of a setting, the
+            space of a list, and the one the database uses.
+    """
+    if isinstance(tags, str):  # tuple("gpu") would be three tags
+        raise InvalidInput(f"{what} must be a sequence of names, not the text {tags!r}", hint=f"Write [{tags!r}].")
+    found: tuple[Any, ...] = tuple(dict.fromkeys(tags))
+    for tag in found:
+        if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+            hint = "A tag is 1 to 64 ASCII letters, digits or any of - _ . : / ="
+            raise InvalidInput(f"{what}: {tag!r} is no tag", hint=hint)
+    if len(found) > MOST_TAGS or len(join_tags(found)) > LONGEST_TAGS:
+        raise InvalidInput(
+            f"{what}: {len(found)} tags are too many",
+            hint=f"At most {MOST_TAGS} tags, and {LONGEST_TAGS:,} characters in all.",
+        )
+    return found
+
+
+def join_tags(tags: Iterable[str]) -> str:
+    """Checked tags as one text, sorted and each once, for the database; "" for none."""
+    return _BETWEEN.join(sorted(set(tags)))
+
+
+def split_tags(text: str | None) -> tuple[str, ...]:
+    """What `join_tags` was given."""
+    return tuple(text.split(_BETWEEN)) if text else ()
+
+
+class Route(NamedTuple):
+    """A routing class, taken apart: what a worker must have to take the runs of it."""
+
+    workflow: str
+    version: str
+    tags: frozenset[str]
+
+
+def route_of(workflow: str, version: str, tags: Iterable[str] = ()) -> str:
+    """The routing class of a run: its workflow, the version that created it, and the tags it requires.
+
+    Workers claim per class they can serve. The version is part of it so that, while a new one is rolled out, each run
+    goes to a worker whose code continues it, and waits where there is none.
+    """
+    parts = (workflow, version, join_tags(tags)) if tags else (workflow, version)
+    return _BETWEEN.join(parts)
+
+
+def split_route(route: str) -> Route:
+    """The parts of a routing class."""
+    workflow, *rest = route.split(_BETWEEN)
+    return Route(workflow, rest[0] if rest else "", frozenset(rest[1:]))

@@ -1,7 +1,8 @@
 """What a person may do to a run: cancel, pause, resume, reopen. Each is a change of ownership, decided on the lock.
 
-Each raises `execution_seq`, so that whoever executes the run is fenced off at its next write and does not have to be
-asked first. Refusals raise and change nothing.
+What takes a run away from its worker (cancel, pause, release) raises `execution_seq`: whoever executes the run is
+fenced off at its next write, and need not be asked first. What hands a run back to the queue (resume, reopen) leaves
+the number to the next dispatch, which raises it in any case. Refusals raise and change nothing.
 """
 
 from __future__ import annotations
@@ -113,15 +114,24 @@ def resume(locked: Locked, actor: str) -> Transition:
     return transition
 
 
-def reopen(locked: Locked, actor: str, failed_steps: list[str]) -> Transition:
-    """Retry a failed or cancelled run by hand: the next epoch, finished steps kept, the failed ones executed again.
+def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool = False) -> Transition:
+    """Retry a failed or cancelled run by hand: the next epoch.
+
+    Finished steps are kept and the failed ones execute again; with `restart` all of them do. A run whose compensations
+    have run can only be restarted: what its finished steps did is undone, so going on behind them would ship what was
+    refunded.
 
     Raises:
-        InvalidTransition: the run is live, or ended well.
+        InvalidTransition: the run is live, ended well, or has undone its work and is not to be restarted.
     """
     row = locked.row
     runs.check(row.run_id, row.state, runs.PENDING) if row.ended else _not_ended(row)
-    transition = _taken(locked, "run.reopen", actor, state=row.state)
+    if row.compensating_for is not None and not restart:
+        raise InvalidTransition(
+            f"run {row.run_id} has undone what its finished steps did, so it cannot go on behind them",
+            hint=f"`ironflow runs retry --restart {row.run_id}` executes every step again; or start a new run",
+        )
+    transition = _taken(locked, "run.reopen", actor, state=row.state, restart=restart)
     transition.state = runs.PENDING
     transition.changes = {
         "epoch": row.epoch + 1,
@@ -132,8 +142,14 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str]) -> Transition:
         "consecutive_recoveries": 0,
         "charged_recoveries": 0,
         "compensating_for": None,
+        # As much time again as it had: the old deadline would end it before it began.
+        "deadline_at": None if row.deadline_at is None else locked.now + row.deadline_at - row.created_at,
     }
-    payload = {"by": actor, "mode": "resume", "failed_steps": failed_steps}
+    payload: dict[str, object] = {"by": actor, "mode": "restart" if restart else "resume"}
+    if restart:
+        transition.changes |= {"warnings": 0, "compensations": 0}
+    else:
+        payload["failed_steps"] = failed_steps
     transition.events = [Event(0, j.RUN_REOPENED, None, json.dumps(payload))]
     transition.enqueue = QueueRow(
         row.run_id, row.route, row.priority, locked.now, locked.now, row.execution_seq + 1

@@ -64,9 +64,6 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 }
 STATES = frozenset(TRANSITIONS)
 
-#: Shown first when several waits are open at once.
-WAIT_ORDER = (AWAITING_APPROVAL, WAITING, SLEEPING)
-
 
 def check(run_id: str, current: str, target: str) -> None:
     """Refuse a move that the table does not hold.

@@ -34,4 +34,3 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     SKIPPED: frozenset({RUNNING}),
 }
 STATES = frozenset(TRANSITIONS)
-ENDED = frozenset({COMPLETED, FAILED, CANCELLED, SKIPPED, TIMED_OUT})

@@ -101,6 +101,27 @@ class Transition:
         self.lanes: Sequence[tuple[str, int]] = ()
         self.audit: Sequence[Audit] = ()
 
+    @property
+    def is_plain_append(self) -> bool:
+        """Whether its owner adds to the journal and nothing else moves: neither the run's row nor any other table.
+
+        It is most of all writes, and each store has a way of its own that is fast because it writes only events. So the
+        question has one answer, here beside the fields: what a new one brings must not be lost on that way.
+        """
+        return (
+            self.guard == OWNER
+            and self.state is None
+            and self.facts is None
+            and self.new_execution_seq is None
+            and self.new_token_hash is None
+            and self.reservation is None
+            and self.row is None
+            and self.enqueue is None
+            and self.lease is None
+            and not (self.release or self.ended or self.progress or self.dequeue or self.clear_waits)
+            and not (self.changes or self.waits or self.lanes or self.audit)
+        )
+
     def __repr__(self) -> str:
         kinds = ", ".join(event.kind for event in self.events)
         return f"Transition({self.run_id}, {self.guard}, seq={self.execution_seq}, state={self.state}, [{kinds}])"

@@ -23,9 +23,11 @@ from ironflow.engine.registry import Registry
 from ironflow.errors import RunNotFound
 from ironflow.model import journal as j
 from ironflow.model import run as runs
-from ironflow.model.journal import fold
+from ironflow.model.fold import fold
+from ironflow.model.ids import tags_of
 from ironflow.model.run import RunRow
 from ironflow.model.transition import EXISTS, LOST
+from ironflow.runtime.bell import Bell
 from ironflow.runtime.handle import Run, RunView
 from ironflow.runtime.thread import LoopThread
 from ironflow.store import connect
@@ -64,7 +66,7 @@ class Engine:
         self.results = Results()
         self.store: Store
         self.worker: Worker | None = None
-        self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tuple(tags), strict
+        self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tags_of(tags, "tags"), strict
         self._thread: LoopThread | None = None
         self.actor = _actor()
 
@@ -73,6 +75,7 @@ class Engine:
     async def __aenter__(self) -> Engine:
         guard.install()
         self.store = await connect(self.url, settings=self.settings)
+        self._bell = Bell(self.store)
         if self._with_worker:
             self.worker = Worker(
                 self.store,
@@ -101,6 +104,7 @@ class Engine:
         if self.worker is not None:
             await self.worker.stop(drain_ms=drain_ms)
             self.worker = None
+        await self._bell.close()
         await self.store.close()
 
     def __enter__(self) -> Engine:
@@ -205,13 +209,7 @@ class Engine:
                     return
             self.store.notify("queue", worker.session.peers)
         else:
-            self._tell_workers()
-
-    def _tell_workers(self) -> None:
-        async def tell() -> None:
-            self.store.notify("queue", await self.store.sessions())
-
-        self._telling = asyncio.get_running_loop().create_task(tell())
+            self._bell.ring()
 
     # ---- reading and commanding --------------------------------------------------------------------------------------
 
@@ -247,9 +245,13 @@ class Engine:
         """Let a paused run go on."""
         return await self._told(run_id, commands.resume(self.store, run_id, self.actor))
 
-    async def retry(self, run_id: str) -> bool:
-        """Reopen a failed or cancelled run."""
-        return await self._told(run_id, commands.retry(self.store, run_id, self.actor))
+    async def retry(self, run_id: str, *, restart: bool = False) -> bool:
+        """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again.
+
+        Raises:
+            InvalidTransition: it is live or ended well, or its compensations ran and it is not to be restarted.
+        """
+        return await self._told(run_id, commands.retry(self.store, run_id, self.actor, restart=restart))
 
     async def _told(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
         changed = await command
@@ -258,8 +260,15 @@ class Engine:
             self.worker.dispatcher.expect(0)
         return changed
 
-    async def _ended(self, run_id: str) -> tuple[str, str | None]:
-        """Wait until a run has ended or is paused; by being told if it ends here, else by looking."""
+    async def wait_end(self, run_id: str) -> tuple[str, str | None]:
+        """Wait until a run has ended or is paused; by being told if it ends here, else by looking.
+
+        Returns:
+            the state it ended in, and the payload of its terminal event as JSON text: what `Run.result` is made of.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         waiter = self.results.waiter(run_id)
         pause, most = LOOK
         try:

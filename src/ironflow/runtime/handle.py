@@ -13,7 +13,8 @@ from ironflow.context.workflows import Workflow
 from ironflow.engine.why import Hold, holds
 from ironflow.errors import RunCancelled, RunFailed, RunPaused
 from ironflow.model import run as runs
-from ironflow.model.journal import Event, StepView
+from ironflow.model.fold import StepView
+from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Run(Generic[Out]):
             TimeoutError: it did not end in time. It goes on all the same.
         """
         async with asyncio.timeout(timeout):
-            state, payload = await self.engine._ended(self.id)
+            state, payload = await self.engine.wait_end(self.id)
         data = parse(payload) if payload else {}
         if state in (runs.COMPLETED, runs.WARNING):
             output: Any = data.get("output")
@@ -105,6 +106,6 @@ class Run(Generic[Out]):
         """Let a paused run go on."""
         return await self.engine.resume(self.id)
 
-    async def retry(self) -> bool:
-        """Reopen a failed or cancelled run."""
-        return await self.engine.retry(self.id)
+    async def retry(self, *, restart: bool = False) -> bool:
+        """Reopen a failed or cancelled run; see :meth:`Engine.retry`."""
+        return await self.engine.retry(self.id, restart=restart)

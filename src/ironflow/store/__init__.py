@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from ironflow.config import redact_url
+from ironflow.address import FORMS, not_an_address, redact_url, sqlite_path
 from ironflow.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
     from ironflow.store.base import Store
-
-_FORMS = "use sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
 
 
 async def connect(
@@ -41,15 +38,14 @@ async def connect(
         StoreUnreachable: nothing answers there.
         StoreTooNew: a newer release of Ironflow has migrated it.
     """
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        path = unquote(rest[1:])
+    path = sqlite_path(url)
+    if path is not None:
         if path == ":memory:":
-            raise InvalidSettings([f"{url} would forget every run with its process: {_FORMS}"])
+            raise InvalidSettings([f"{redact_url(url)} would forget every run with its process: {FORMS}"])
         from ironflow.store.sqlite import open_sqlite
 
         return await open_sqlite(path, clock=clock, read_only=read_only)
-    if separator and scheme in ("postgresql", "postgres"):
+    if url.startswith(("postgresql://", "postgres://")):
         try:
             from ironflow.store.postgres import open_postgres
         except ModuleNotFoundError as error:
@@ -59,7 +55,7 @@ async def connect(
                 ["the PostgreSQL driver is not installed: pip install 'ironflow-engine[postgres]'"]
             ) from error
         return await open_postgres(url, settings=settings, clock=clock, read_only=read_only)
-    raise InvalidSettings([f"{redact_url(url)!r} is not the address of a database: {_FORMS}"])
+    raise not_an_address(url)
 
 
 __all__ = ["connect"]

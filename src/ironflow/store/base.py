@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.transition import Audit, Locked, Transition
@@ -149,6 +149,13 @@ class Store(Protocol):
     # ---- reading
     async def run(self, run_id: str) -> RunRow | None: ...
     async def runs(self, filter: RunFilter) -> list[RunRow]: ...
+    async def holdings(self, run_id: str) -> Holdings | None:
+        """A run with its queue row, its lease (an expired one, too), its waits and the holders of its lanes.
+
+        All as of one moment: a run that moves from the queue to a worker meanwhile must not look as if it were nowhere.
+        """
+        ...
+
     async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
         """The run that holds an `idempotency_key` (of a workflow) or the live one that holds a `concurrency_key`."""
         ...
@@ -205,7 +212,11 @@ class Store(Protocol):
     async def expired_leases(self, limit: int, after: str = "") -> list[str]: ...
     async def expired_reservations(self, limit: int) -> list[str]: ...
     async def unowned(self, older_than: int, limit: int) -> list[str]:
-        """Runs whose state says that they are owned or queued, with neither lease nor queue row."""
+        """Runs whose state says that they are owned or queued, with neither lease nor queue row.
+
+        Looks at a bounded number of live runs and goes on from there at the next call, round and round: it is asked on
+        every tick, and a hundred thousand sleeping runs must not be read each time for an alarm that never rings.
+        """
         ...
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
@@ -220,7 +231,7 @@ class Store(Protocol):
         ...
 
     async def counts(self) -> dict[str, int]:
-        """How many runs are in each state."""
+        """How many runs are in each state. Reads an entry per run that there ever was: for people, not for loops."""
         ...
 
     async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]: ...
@@ -239,6 +250,10 @@ class Store(Protocol):
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         """Tell other processes (best effort; polling finds what this loses)."""
+        ...
+
+    async def rehearse(self) -> None:
+        """Go through a takeover once without taking anything, so that the first real one finds everything prepared."""
         ...
 
     def heart(self) -> Heart:

@@ -21,11 +21,8 @@ from typing import Any, Protocol, TypeVar
 
 from ironflow.errors import StoreError
 from ironflow.model.transition import Transition
-from ironflow.store.plan import payload_size
+from ironflow.store.gather import Job, next_batch
 
-#: The bounds of one transaction: its length is what every other writer waits for.
-BATCH_ROWS = 1_000
-BATCH_BYTES = 4 * 1024 * 1024
 #: A lone commit blocks the loop while it lasts. On a disk slower than this (seconds) it goes to the
 #: writer's thread.
 INLINE_MEAN = 0.001
@@ -45,52 +42,16 @@ class Backend(Protocol):
         """Apply one transition if the turn is free this instant, else None. Called in the loop."""
         ...
 
-    def perform(self, job: Callable[[], Any]) -> Any:
+    def perform(self, job: Callable[[], Result]) -> Result:
         """Run a job that has its own transactions."""
         ...
 
-    def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
-        """Run a short job if the turn is free this instant: (done, result). Called in the loop."""
+    def try_perform(self, job: Callable[[], Result]) -> tuple[Result] | None:
+        """Run a short job if the turn is free this instant; None where it is not. Called in the loop."""
         ...
 
 
-class Job:
-    """Work for the writer's thread that shares its transaction with nobody."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-
-
 Item = tuple["Transition | Job", "asyncio.Future[Any]"]
-
-
-def next_batch(backlog: deque[Item]) -> list[Item]:
-    """Take the next batch off a backlog: a job alone, or transitions of different runs within the bounds.
-
-    A second transition of a run stays in front of the backlog, so that it meets what the first one wrote.
-    """
-    batch: list[Item] = []
-    later: list[Item] = []
-    seen: set[str] = set()
-    size = 0
-    while backlog and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
-        item = backlog[0]
-        what = item[0]
-        if isinstance(what, Job):
-            if not batch:
-                batch.append(backlog.popleft())
-            break
-        backlog.popleft()
-        if what.run_id in seen:
-            later.append(item)
-            continue
-        seen.add(what.run_id)
-        batch.append(item)
-        size += payload_size(what)
-    backlog.extendleft(reversed(later))
-    return batch
 
 
 class Committer:
@@ -131,9 +92,9 @@ class Committer:
     async def run(self, job: Callable[[], Result], *, short: bool = False) -> Result:
         """Run a job on the writer between two batches; a `short` one on the spot for a lone caller."""
         if short and self._may_go_alone:
-            done, result = self._backend.try_perform(job)
-            if done:
-                return result  # type: ignore[no-any-return]
+            done = self._backend.try_perform(job)
+            if done is not None:
+                return done[0]
         return await self.start(job)
 
     def start(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
@@ -209,7 +170,7 @@ class Committer:
                 answers = [self._perform(first)]
             else:
                 started = perf_counter()
-                answers = self._backend.commit([item[0] for item in batch])  # type: ignore[misc]
+                answers = self._backend.commit([what for what, _ in batch if isinstance(what, Transition)])
                 if len(batch) == 1:
                     self._measure(perf_counter() - started)
         except BaseException as error:

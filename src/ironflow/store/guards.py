@@ -2,12 +2,12 @@
 
 A store reads the fence columns of the locked run rows and asks :func:`judge`. The database's own
 constraints stay a tripwire behind it (`(run_id, seq)`, one queue row per run, unique keys); they are not
-how a refusal is found.
+how a refusal is found. The same goes for lanes: a store counts who holds a place in one, and asks :func:`admit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ironflow.model import capacity, transition
@@ -97,4 +97,65 @@ def _may_go(queued: Queued, now: int) -> bool:
         # Not promoted yet, but due: the sweep that promotes is a convenience, the time is the rule.
         return queued.eligible_at <= now
     # A reserved row is handed to whoever knows its token, and that was compared.
-    return queued.status in (capacity.READY, capacity.RESERVED, capacity.SUSPECT)
+    return queued.status in (capacity.READY, capacity.RESERVED)
+
+
+# ---- lanes
+#: The lanes of a run and its limit in each, by name.
+Lanes = Sequence[tuple[str, int]]
+
+
+#: How often one reservation looks again because lanes, or others, left it less than it looked for.
+LOOKS = 5
+
+
+def page(look: int, wanted: int) -> int:
+    """How many segments a reservation looks at for the `wanted` that it still lacks.
+
+    Each look puts aside what full lanes hold back, so that nobody meets it again; a bounded number of looks keeps the
+    transaction short whatever the backlog. From the second one on they are wide: a few slots must not work their way
+    through the backlog of one lane in steps of their own number while others wait behind it.
+    """
+    return wanted if look == 0 else max(wanted, 100)
+
+
+def admit(wanted: Mapping[str, Lanes], held: Mapping[str, set[str]], most: int | None = None) -> dict[str, str]:
+    """Of runs about to hold a place in each of their lanes, those that may not, each with a lane that is full.
+
+    A place that a run has already (it was reserved for it) does not count against it.
+
+    Args:
+        wanted: the lanes of each run, in the order in which they are served: earlier ones count for later ones.
+        held: the runs with a place, by lane; those that are let in are added to it.
+        most: stop when so many were let in; nothing is said of the rest. None: go through all.
+    """
+    refused: dict[str, str] = {}
+    left = len(wanted) if most is None else most
+    for run_id, lanes in wanted.items():
+        full = next((lane for lane, limit in lanes if len(held[lane] - {run_id}) >= limit), None)
+        if full is not None:
+            refused[run_id] = full
+            continue
+        for lane, _ in lanes:
+            held[lane].add(run_id)
+        left -= 1
+        if not left:
+            break
+    return refused
+
+
+def fitting(waiting: Iterable[tuple[str, int]], using: int) -> list[str]:
+    """Of runs that one lane holds back, the first that fit into it now.
+
+    Nobody overtakes: where the first does not fit, none does, or a run with a small limit would wait for ever.
+
+    Args:
+        waiting: run and limit, in the order in which they are served.
+        using: how many places are taken.
+    """
+    found: list[str] = []
+    for run_id, limit in waiting:
+        if using + len(found) >= limit:
+            break
+        found.append(run_id)
+    return found

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
-from ironflow.errors import StoreTooNew
+from ironflow.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnreachable
 from ironflow.store.dialect import SQLITE, translate
 
 #: Made before anything else; idempotent, so two processes that open an empty database at once both succeed.
@@ -21,6 +21,8 @@ BOOKKEEPING = (
     "create table if not exists schema_migrations"
     " (version bigint not null primary key, name text not null, applied_at bigint not null)"
 )
+#: What makes `schema_migrations` ours: other tools keep their own numbers in a table of the same name.
+BOOKKEEPING_COLUMNS = frozenset({"version", "name", "applied_at"})
 APPLIED = "select max(version) from schema_migrations"
 NAMES = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
@@ -55,6 +57,39 @@ def tables() -> frozenset[str]:
     """Every table that is the engine's own: no transaction of a user may write to one."""
     made = re.findall(r"^create table (\w+)", "\n".join(m.text for m in migrations(SQLITE)), re.M)
     return frozenset({*made, "schema_migrations"})
+
+
+def nothing_there(name: str) -> StoreUnreachable:
+    """The error of one who came to read, and came too early or to the wrong place."""
+    return StoreUnreachable(
+        f"no Ironflow database at {name} yet",
+        hint="`ironflow run …` or `ironflow worker …` creates it; --db or IRONFLOW_DATABASE_URL names another one.",
+    )
+
+
+def foreign(name: str, found: Iterable[str]) -> StoreCorrupt:
+    """The error of a database that another program keeps its tables in: nothing of ours is put beside them unasked."""
+    tables = sorted(found)
+    shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
+    return StoreCorrupt(
+        f"{name} is not an Ironflow database: another program's tables are in it ({shown}); nothing was changed",
+        hint="Point IRONFLOW_DATABASE_URL or --db at an Ironflow database or at a new one.",
+        details={"tables": tables[:100]},
+    )
+
+
+def verify(dialect: str, applied: int | None) -> None:
+    """For a store that only reads: the schema must be the one this code knows, since it may not be changed from here.
+
+    Raises:
+        StoreTooNew: a newer release has been here.
+        StoreError: it is older, or there is none.
+    """
+    if pending(dialect, applied):
+        raise StoreError(
+            f"the database has schema {applied or 0}, and this release reads schema {latest()}",
+            hint="Open it once for writing: that brings the schema up to date.",
+        )
 
 
 def pending(dialect: str, applied: int | None, known: Iterable[Migration] | None = None) -> list[Migration]:

@@ -172,9 +172,7 @@ class Plan:
         if change.progress:
             columns["consecutive_recoveries"] = columns["charged_recoveries"] = 0
         if change.changes:
-            unknown = change.changes.keys() - CHANGEABLE
-            if unknown:
-                raise ValueError(f"{change!r} changes {', '.join(sorted(unknown))}, which no transition may")
+            _check_changes(change)
             columns.update(change.changes)
         return columns
 
@@ -189,12 +187,19 @@ class Plan:
         )  # fmt: skip
 
 
+def _check_changes(change: Transition) -> None:
+    if change.changes and not change.changes.keys() <= CHANGEABLE:
+        unknown = ", ".join(sorted(change.changes.keys() - CHANGEABLE))
+        raise ValueError(f"{change!r} changes {unknown}, which no transition may")
+
+
 def fresh_row(change: Transition, now: int) -> list[Any]:
     """The row of a new run, in the order of `RUN_COLUMNS`, with what the transition itself says laid over it.
 
     Raises:
-        ValueError: the transition has no row.
+        ValueError: the transition has no row, or changes what none may.
     """
+    _check_changes(change)
     row = change.row
     if row is None:
         raise ValueError(f"{change!r} creates a run and carries no row")
@@ -209,6 +214,8 @@ def fresh_row(change: Transition, now: int) -> list[Any]:
         values[_STARTED] = now
     if change.ended:
         values[_ENDED] = now
+    for name, value in (change.changes or {}).items():
+        values[RUN_COLUMNS.index(name)] = value
     return values
 
 

@@ -1,6 +1,6 @@
 """The PostgreSQL store: many processes on many machines over one database, which is the distributed part.
 
-Puts together what has modules of its own: three committers (owners, starts, activations) for the hot path,
+Puts together what has modules of its own: three batchers (owners, starts, activations) for the hot path,
 the transaction that looks first for everything else, readers, the wire between processes, the heart. What
 it promises is what `Store` promises. A restart of the server is a pause: writers wait for it and resolve
 what they do not know.
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ironflow.errors import StoreReadOnly
-from ironflow.model.capacity import RunHead, SessionRow
-from ironflow.model.transition import FRESH, OWNER, Audit, Transition
+from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
+from ironflow.model.journal import RUN_RESUMED, Event
+from ironflow.model.run import RUNNING
+from ironflow.model.transition import FRESH, OWNER, QUEUED, Audit, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store import rows
 from ironflow.store.base import Decide
-from ironflow.store.postgres_commit import TRIES, Committer, Shape
+from ironflow.store.guards import LOOKS, page
+from ironflow.store.postgres_commit import Batcher, Shape
 from ironflow.store.postgres_decide import Decider, Results
 from ironflow.store.postgres_heart import PostgresHeart
 from ironflow.store.postgres_link import Address, Clock, Connection, Link
@@ -28,10 +31,14 @@ from ironflow.store.postgres_listen import Wire
 from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
 from ironflow.store.postgres_reads import ORG, PostgresReads, ready
 from ironflow.store.postgres_transaction import PostgresTransaction, UserConnections
+from ironflow.store.postgres_write import audits
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
 
+Result = TypeVar("Result")
+#: What stands between a proven death and the next owner, each harmless when it is given nothing.
+_TAKEOVER = ("look", "requeue", "journals")
 #: How many parameters each function takes (`sql/postgres_functions.sql`).
 _APPEND, _LEAVE, _CREATE, _ACTIVATE = 8, 22, 38, 17
 
@@ -56,19 +63,19 @@ class PostgresStore(PostgresReads):
         activate = Shape(call("activate", _ACTIVATE), known["activate_many"], shapes.activate_one, shapes.activate_many)
 
         def of_owners(batch: list[Transition]) -> Shape:
-            return append if all(map(shapes.plain_append, batch)) else leave
+            return append if all(change.is_plain_append for change in batch) else leave
 
-        self._owners = self._committer(of_owners)
-        self._starts = self._committer(lambda batch: create)
-        self._activations = self._committer(lambda batch: activate)
+        self._owners = self._batcher(of_owners)
+        self._starts = self._batcher(lambda batch: create)
+        self._activations = self._batcher(lambda batch: activate)
         self._users = UserConnections(address)
         self._wire = Wire(address, channel, self._send)
         self._closed = False
 
-    def _committer(self, choose: Callable[[list[Transition]], Shape]) -> Committer:
+    def _batcher(self, choose: Callable[[list[Transition]], Shape]) -> Batcher:
         setup = set_session if self._address.prepare else None
         link = Link(self._address, setup)
-        return Committer(link, self._clock, choose, self._decider, self._address.prepare)
+        return Batcher(link, self._clock, choose, self._decider, self._address.prepare)
 
     async def open(self) -> None:
         """Make the pools. They connect when they are used."""
@@ -118,7 +125,7 @@ class PostgresStore(PostgresReads):
         async def work(connection: Connection) -> Results:
             return await self._decider.decide(connection, ids, decide, skip_locked, audit, earlier)
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, PostgresTransaction]:
         """See `Store.begin`. Nobody waits for a body here, so the deadline (of the one writer) is not enforced."""
@@ -127,7 +134,7 @@ class PostgresStore(PostgresReads):
         transaction = PostgresTransaction(self._users, self._decider, self._readers, self.name)
         return await transaction.open(body), transaction
 
-    async def _change(self, work: Callable[[Connection], Any]) -> Any:
+    async def _change(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         if self._read_only:
             raise self._refusal()
         return await self._readers.use(work)
@@ -143,8 +150,9 @@ class PostgresStore(PostgresReads):
     async def reserve(self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int) -> list[RunHead]:
         """See `Store.reserve`."""
         found: list[RunHead] = []
-        for _ in range(TRIES):
-            seen, got = await self._reserve(routes, limit - len(found), session_id, ttl_ms)
+        for look in range(LOOKS):
+            left = limit - len(found)
+            seen, got = await self._reserve(routes, page(look, left), left, session_id, ttl_ms)
             found += got
             # A page that was full, and of which others (or full lanes) took some, is worth another look.
             if len(found) >= limit or seen == len(got) or not seen:
@@ -152,20 +160,21 @@ class PostgresStore(PostgresReads):
         return found
 
     async def _reserve(
-        self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int
+        self, routes: Sequence[str], look_at: int, most: int, session_id: str, ttl_ms: int
     ) -> tuple[int, list[RunHead]]:
         async def work(connection: Connection) -> tuple[int, list[RunHead]]:
             async with connection.transaction():
-                seen = await self._execute(connection, "peek_routes", **ready(routes, limit))
+                seen = await self._execute(connection, "peek_routes", **ready(routes, look_at))
                 ids = [values[0] for values in seen]
                 free = {run_id for (run_id,) in await self._execute(connection, "lock_ready", ids=ids)}
                 wanted = await self._decider.lanes.of(connection, [run_id for run_id in ids if run_id in free])
-                limited = {run_id: lanes for run_id, lanes in wanted.items() if lanes}
-                await self._decider.lanes.lock(connection, (name for one in limited.values() for name, _ in one))
+                lanes = {name for one in wanted.values() for name, _ in one}
+                await self._decider.lanes.lock(connection, lanes)
                 now = await self._decider.now(connection)
-                if limited:
-                    free -= await self._decider.lanes.refuse(connection, limited, now)
-                heads = [rows.head(values, secrets.token_hex(8)) for values in seen if values[0] in free]
+                if lanes:
+                    free -= await self._decider.lanes.refuse(connection, wanted, now, most)
+                going = [values for values in seen if values[0] in free][:most]
+                heads = [rows.head(values, secrets.token_hex(8)) for values in going]
                 if heads:
                     await self._execute(
                         connection, "reserve_rows", session_id=session_id, until=now + ttl_ms,
@@ -173,7 +182,7 @@ class PostgresStore(PostgresReads):
                     )  # fmt: skip
                 return len(seen), heads
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
         """See `Store.unreserve`."""
@@ -204,7 +213,7 @@ class PostgresStore(PostgresReads):
                 due = len(await self._execute(connection, "promote_due", now=now))
                 return due + await self._decider.lanes.let_all_through(connection, now)
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:
         """See `Store.claim_waits`."""
@@ -215,7 +224,7 @@ class PostgresStore(PostgresReads):
             found = [WaitRow(*values) for values in claimed]
             return sorted(found, key=lambda row: (row.due_at or 0, row.run_id, row.step_id))
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     # ---- sessions and workflows
     async def open_session(self, session: SessionRow) -> None:
@@ -227,16 +236,12 @@ class PostgresStore(PostgresReads):
         """See `Store.close_session`."""
 
         async def work(connection: Connection) -> list[str]:
-            async with connection.transaction():
-                await self._execute(connection, "delete_session", session_id=session_id)
-                held = await self._execute(connection, "lock_leases_of_session", session_id=session_id)
-                now = await self._decider.now(connection)
-                await self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
-                # Skips what is locked: whoever activates that segment right now takes the reservation away anyway.
-                await self._execute(connection, "expire_reservations_of_session", session_id=session_id, now=now)
-                return [run_id for (run_id,) in held]
+            floor = self._clock.floor()
+            [found] = await self._execute(connection, "close_session", floor=floor, session_id=session_id)
+            self._clock.saw(found["at"])  # what has expired now is to be found by the very next question
+            return list(found["held"])
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     async def pause_workflow(self, workflow: str, actor: str) -> bool:
         """See `Store.pause_workflow`."""
@@ -253,12 +258,10 @@ class PostgresStore(PostgresReads):
                 changed = await self._execute(connection, name, org=ORG, workflow=workflow, now=now, actor=actor)
                 if changed:
                     entry = Audit(action, actor, fields={"workflow": workflow})
-                    await self._execute(
-                        connection, "write_audit", **rows.audit_values(entry, now, secrets.randbits(74))
-                    )
+                    await self._execute(connection, "insert_audits", **audits([entry], now))
                 return bool(changed)
 
-        return bool(await self._change(work))
+        return await self._change(work)
 
     async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """See `Store.saw_workflows`."""
@@ -283,6 +286,32 @@ class PostgresStore(PostgresReads):
 
     async def _send(self, channel: str, payloads: list[str]) -> None:
         await self._read("send", channel=channel, payloads=payloads)
+
+    async def rehearse(self) -> None:
+        """See `Store.rehearse`. The first use of a statement or function on a connection parses, plans and compiles it;
+        a takeover uses a dozen, and in it every one of them is waited for.
+        """
+        nobody = f"rehearsal-{secrets.token_hex(8)}"
+
+        async def work(connection: Connection) -> None:
+            floor = self._clock.floor()
+            async with connection.transaction():
+                await self._execute(connection, "close_session", floor=floor, session_id=nobody)
+                given: dict[str, Any] = {"floor": floor, "skip_locked": True}
+                for name in _TAKEOVER:
+                    named = {param: given.get(param, []) for param in self._statements[name].params}
+                    await self._execute(connection, name, **named)
+                await self._execute(connection, "peek_routes", **ready([nobody], 1))
+
+        # Two connections: a death may be noticed while a sweep has the other one.
+        await asyncio.gather(self._change(work), self._change(work))
+        taken = Transition(nobody, QUEUED)
+        taken.state, taken.new_execution_seq, taken.new_token_hash = RUNNING, 1, nobody
+        taken.lease = LeaseRow(nobody, 1, nobody, nobody, 0, 0)
+        owned = Transition(nobody, OWNER, 1, nobody)
+        for change in (taken, owned):
+            change.events = [Event(1, RUN_RESUMED)]
+        await asyncio.gather(self.submit(taken), self.submit(owned))
 
     def heart(self) -> PostgresHeart:
         """See `Store.heart`."""

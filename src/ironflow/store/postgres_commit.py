@@ -1,6 +1,6 @@
-"""Group commit on PostgreSQL: three committers (owners, starts, activations), each with its own connection.
+"""Group commit on PostgreSQL: three batchers (owners, starts, activations), each with its own connection.
 
-A committer takes what waits at the end of a tick of the loop and writes it in one statement; while that is
+A batcher takes what waits at the end of a tick of the loop and writes it in one statement; while that is
 in flight the next batch gathers. A lone transition goes through the one-run function, which is faster by a
 third.
 
@@ -22,6 +22,7 @@ import asyncpg
 from ironflow.model.transition import APPLIED, Transition
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store.dialect import Statement
+from ironflow.store.gather import next_batch
 from ironflow.store.postgres_link import (
     Clock,
     Connection,
@@ -34,11 +35,10 @@ from ironflow.store.postgres_link import (
     unreachable,
 )
 
-#: The bounds of a batch: beyond them the statement grows faster than what it saves.
-BATCH_TRANSITIONS = 1000
-BATCH_CHARACTERS = 4 * 1024 * 1024
 #: How often a deadlock or a serialization failure is met with the same batch again.
 TRIES = 5
+#: How long a store that is closed waits for a server that is away, seconds.
+CLOSING_S = 0.5
 
 Item = tuple[Transition, "asyncio.Future[str]"]
 
@@ -91,8 +91,8 @@ class Shape:
         self.pack_many = pack_many
 
 
-class Committer:
-    """One queue of transitions of one kind.
+class Batcher:
+    """Writes the transitions of one kind, many at a time.
 
     Args:
         link: the connection; nobody else uses it.
@@ -103,7 +103,7 @@ class Committer:
     """
 
     __slots__ = (
-        "_choose", "_clock", "_closing", "_general", "_link", "_prepare", "_prepared", "_task", "_wake",
+        "_away", "_choose", "_clock", "_closing", "_general", "_link", "_prepare", "_prepared", "_task", "_wake",
         "_waiting",
     )  # fmt: skip
 
@@ -125,6 +125,8 @@ class Committer:
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        #: the server was away when it was last asked
+        self._away = False
 
     def submit(self, transition: Transition) -> asyncio.Future[str]:
         """Queue a transition. The future holds its answer, or the error that kept it from being decided."""
@@ -144,13 +146,15 @@ class Committer:
         return future
 
     async def close(self) -> None:
-        """Write what waits, then stop."""
+        """Write what waits, then stop. A server that is away is not waited for: whoever waits is told that it is."""
         self._closing = True
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task}, timeout=CLOSING_S if self._away else None)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         await self._link.close()
 
     async def _work(self) -> None:
@@ -164,7 +168,7 @@ class Committer:
                     # Woken through the loop, so everything else of this tick is in the queue by then.
                     await self._wake
                     continue
-                await self._write(self._take())
+                await self._write(next_batch(self._waiting))
         finally:
             # The loop is being torn down around us: nobody may wait for ever.
             _refuse(
@@ -172,29 +176,6 @@ class Committer:
                 unreachable(self._link.address.name, ConnectionError("the store is closed")),
             )
             self._waiting.clear()
-
-    def _take(self) -> list[Item]:
-        """The next batch: in order, no run twice, within the bounds."""
-        waiting = self._waiting
-        if len(waiting) == 1:
-            return [waiting.popleft()]
-        batch: list[Item] = []
-        later: list[Item] = []
-        runs: set[str] = set()
-        size = 0
-        while waiting and len(batch) < BATCH_TRANSITIONS and size < BATCH_CHARACTERS:
-            item = waiting.popleft()
-            transition = item[0]
-            if transition.run_id in runs:
-                later.append(item)
-                continue
-            runs.add(transition.run_id)
-            for event in transition.events:
-                if event.payload is not None:
-                    size += len(event.payload)
-            batch.append(item)
-        waiting.extendleft(reversed(later))
-        return batch
 
     async def _write(self, batch: list[Item]) -> None:
         """Answer a batch, whatever happens."""
@@ -221,12 +202,14 @@ class Committer:
         while True:
             try:
                 left.extend(await write(items, doubt))
+                self._away = False
                 return left
             except Exception as error:
-                if lost(error) or outdated(error):
+                self._away = lost(error)
+                if self._away or outdated(error):
                     doubt.lost = True
                     self._link.drop()
-                    if await patience.wait():
+                    if not self._closing and await patience.wait():
                         continue
                     _refuse(items, unreachable(self._link.address.name, error))
                     return left

@@ -4,14 +4,16 @@ For `decide`, and for the guarded transitions that the fast statements do not ca
 by name, lanes, audit, events without a number). The guards are the shared ones, on locked rows; the rows to
 be written come from the shared plan, so both databases write the same.
 
-Locks are taken in one order: run rows by id, then queue rows, leases and waits by id, then lanes by name.
-What is read about a run (the last number of its journal above all) is read by a statement after the one
-that locked it.
+Locks are taken in one order: run rows by id, then queue rows, leases and waits by id, then lanes by name; the time is
+read after the last of them. What is read about a run (the last number of its journal above all) is read by a statement
+after the ones that locked it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ironflow.errors import InvalidTransition, RunNotFound
@@ -32,15 +34,16 @@ from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.base import Decide
 from ironflow.store.dialect import Statement
-from ironflow.store.guards import Fence, Queued, judge
+from ironflow.store.guards import Fence, Lanes, Queued, judge
 from ironflow.store.plan import Plan, fresh_row, wants_last_seq
-from ironflow.store.postgres_lanes import LaneKeeper, Lanes
+from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Clock, Connection
 from ironflow.store.postgres_shapes import segment_seq
 from ironflow.store.postgres_write import PlanWriter
 
-#: Where the lease begins in a row of `lock_surroundings`: after run_id, last_seq and the queue row.
-_LEASE_AT = 2 + len(rows.QUEUE_COLUMNS)
+_RUN, _QUEUE, _LEASE, _WAIT = (
+    itemgetter(*columns) for columns in (rows.RUN_COLUMNS, rows.QUEUE_COLUMNS, rows.LEASE_COLUMNS, rows.WAIT_COLUMNS)
+)
 
 Results = dict[str, "Transition | Exception | None"]
 
@@ -129,15 +132,11 @@ class Decider:
         await self._create(connection, changes, now, answers)
         return now, last
 
-    async def lock(
-        self, connection: Connection, run_ids: Sequence[str], skip_locked: bool = False
-    ) -> dict[str, RunRow]:
+    async def lock(self, connection: Connection, run_ids: Sequence[str]) -> dict[str, RunRow]:
         """Lock runs in order of id until the transaction ends; those that are there, as they are now."""
         if not run_ids:
             return {}
-        name = "lock_free_runs" if skip_locked else "lock_runs"
-        found = await self._fetch(connection, name, ids=list(run_ids))
-        return {values[0]: RunRow(*values) for values in found}
+        return {values[0]: RunRow(*values) for values in await self._fetch(connection, "lock_runs", ids=list(run_ids))}
 
     async def _lock_queue(self, connection: Connection, changes: Sequence[Transition]) -> dict[str, Queued]:
         claims = [change.run_id for change in changes if change.guard == QUEUED]
@@ -211,7 +210,7 @@ class Decider:
         results: Results = {}
         async with connection.transaction():
             ids = sorted(set(run_ids))
-            locked = await self._lock(connection, ids, skip_locked, results)
+            locked = await self._look(connection, ids, skip_locked, results)
             plan = Plan(locked[0].now if locked else self._clock.now())
             for run_id, (change, last_seq) in earlier.items():
                 if await self.wrote(connection, change, last_seq):
@@ -243,46 +242,33 @@ class Decider:
         except Exception as refusal:
             results[run_id] = refusal
 
-    async def _lock(
+    async def _look(
         self, connection: Connection, run_ids: Sequence[str], skip_locked: bool, results: Results
     ) -> list[Locked]:
-        held = await self.lock(connection, run_ids, skip_locked)
-        ids = list(held)
-        if len(ids) < len(run_ids):
-            there = set(ids)
+        """Lock and read these runs; `results` learns of those that are not there, or in somebody else's hands."""
+        asked = [run_id for run_id in run_ids if not rows.unheard_of((run_id,))]
+        floor = self._clock.floor()
+        found = await self._fetch(connection, "look", floor=floor, ids=asked, skip_locked=skip_locked)
+        seen = [_locked(*values) for values in found]
+        if len(seen) < len(run_ids):
+            there = held = {locked.row.run_id for locked in seen}
             if skip_locked:
-                there |= {values[0] for values in await self._fetch(connection, "existing", ids=list(run_ids))}
-                results.update(dict.fromkeys(there - held.keys()))
+                there = held | {run_id for (run_id,) in await self._fetch(connection, "existing", ids=asked)}
+            results.update(dict.fromkeys(there - held))
             for run_id in run_ids:
                 if run_id not in there:
                     results[run_id] = RunNotFound(f"there is no run {run_id}")
-        if not ids:
-            return []
-        last: dict[str, int] = {}
-        queue: dict[str, QueueRow] = {}
-        leases: dict[str, LeaseRow] = {}
-        for values in await self._fetch(connection, "lock_surroundings", ids=ids):
-            run_id, last[run_id] = values[0], values[1]
-            if values[2] is not None:
-                queue[run_id] = QueueRow(*values[2:_LEASE_AT])
-            if values[_LEASE_AT] is not None:
-                leases[run_id] = LeaseRow(*values[_LEASE_AT:])
-        limited = [run_id for run_id, row in held.items() if row.limits is not None]
+        if seen:
+            self._clock.saw(seen[0].now)
+        limited = [locked.row.run_id for locked in seen if locked.row.limits is not None]
         if limited:
-            # Whatever is decided may give up or take a place, and lanes are locked before the clock is read.
+            # Whatever is decided may give up or take a place. Their locks are the last ones, so time is read again.
             lanes = await self.lanes.of(connection, limited)
             await self.lanes.lock(connection, (lane for one in lanes.values() for lane, _ in one))
-        waits: dict[str, list[WaitRow]] = {run_id: [] for run_id in ids}
-        now = 0
-        for values in await self._fetch(connection, "lock_waits", ids=ids, floor=self._clock.floor()):
-            now = max(now, values[0])
-            if values[1] is not None:
-                waits[values[1]].append(WaitRow(*values[1:]))
-        self._clock.saw(now)
-        return [
-            Locked(row, last[run_id], queue.get(run_id), leases.get(run_id), waits[run_id], now)
-            for run_id, row in held.items()
-        ]
+            now = await self.now(connection)
+            for locked in seen:
+                locked.now = now
+        return seen
 
     # ---- lost answers
     async def wrote(self, connection: Connection, transition: Transition, last_seq: int | None) -> bool:
@@ -310,6 +296,20 @@ class Decider:
         first, last = expected[0][0], expected[-1][0]
         found = await self._fetch(connection, "written", run_id=transition.run_id, first=first, last=last)
         return [tuple(values) for values in found] == expected
+
+
+def _locked(
+    at: int, run: str, last_seq: int, queue: str | None, lease: str | None, waits: str | None
+) -> Locked:
+    """A row of `look`. Columns are taken by name: a newer release may have added some that this one does not know."""
+    return Locked(
+        RunRow(*_RUN(json.loads(run))),
+        last_seq,
+        None if queue is None else QueueRow(*_QUEUE(json.loads(queue))),
+        None if lease is None else LeaseRow(*_LEASE(json.loads(lease))),
+        [] if waits is None else [WaitRow(*_WAIT(one)) for one in json.loads(waits)],
+        at,
+    )
 
 
 def _fence(row: RunRow) -> Fence:

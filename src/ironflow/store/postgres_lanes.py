@@ -14,14 +14,11 @@ from typing import Any
 
 from ironflow.model.transition import FRESH, Transition
 from ironflow.store.dialect import Statement
+from ironflow.store.guards import Lanes, admit, fitting
 from ironflow.store.postgres_link import Connection
 
 #: How many waiting rows one pass looks at; more follow with the next release or the next tick of the scanner.
 PAGE = 100
-
-Lanes = Sequence[tuple[str, int]]
-
-
 class LaneKeeper:
     """The statements of lanes. Every method runs inside a transaction that the caller began."""
 
@@ -55,20 +52,15 @@ class LaneKeeper:
             await self._fetch(connection, "make_lanes", lanes=names)
             await self._fetch(connection, "lock_lanes", lanes=names)
 
-    async def refuse(self, connection: Connection, wanted: Mapping[str, Lanes], now: int) -> set[str]:
+    async def refuse(
+        self, connection: Connection, wanted: Mapping[str, Lanes], now: int, most: int | None = None
+    ) -> set[str]:
         """Of runs about to hold a place, those that a full lane keeps out; their queue rows are blocked.
 
-        Earlier runs of `wanted` count for later ones. The lanes were locked before.
+        Earlier runs of `wanted` count for later ones; at most `most` of them go. The lanes were locked before.
         """
         held = await self._held(connection, {lane for lanes in wanted.values() for lane, _ in lanes}, now)
-        refused: dict[str, str] = {}
-        for run_id, lanes in wanted.items():
-            full = next((lane for lane, limit in lanes if len(held[lane] - {run_id}) >= limit), None)
-            if full is not None:
-                refused[run_id] = full
-                continue
-            for lane, _ in lanes:
-                held[lane].add(run_id)
+        refused = admit(wanted, held, most)
         if refused:
             await self._fetch(connection, "block", ids=list(refused), lanes=list(refused.values()))
         return set(refused)
@@ -83,20 +75,14 @@ class LaneKeeper:
         held = await self._held(connection, names, now)
         free: list[str] = []
         for lane in names:
-            using = len(held[lane])
-            for run_id, limit in await self._fetch(connection, "blocked_next", lane=lane, limit=PAGE):
-                if using >= limit:
-                    break
-                free.append(run_id)
-                using += 1
+            waiting = await self._fetch(connection, "blocked_next", lane=lane, limit=PAGE)
+            free += fitting(waiting, len(held[lane]))
         if free:
             await self._fetch(connection, "unblock", ids=free)
         return len(free)
 
     async def let_all_through(self, connection: Connection, now: int) -> int:
-        """As :meth:`let_through` for every lane that holds somebody back: what the scanner checks each
-        tick.
-        """
+        """As :meth:`let_through` for every lane that holds somebody back: what the scanner checks each tick."""
         lanes = [lane for (lane,) in await self._fetch(connection, "blocked_lanes")]
         if not lanes:
             return 0
@@ -106,6 +92,6 @@ class LaneKeeper:
     async def _held(self, connection: Connection, lanes: Collection[str], now: int) -> dict[str, set[str]]:
         held: dict[str, set[str]] = {lane: set() for lane in lanes}
         if held:
-            for lane, run_id in await self._fetch(connection, "lane_holders", lanes=sorted(held), now=now):
+            for lane, run_id in await self._fetch(connection, "lane_places", lanes=sorted(held), now=now):
                 held[lane].add(run_id)
         return held

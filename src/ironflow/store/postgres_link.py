@@ -12,13 +12,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode
 
 import asyncpg
 
-from ironflow.config import redact_url
+from ironflow.address import postgres, redact_url
 from ironflow.errors import (
+    ConcurrencyConflict,
     InvalidSettings,
+    IronflowError,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -60,23 +62,24 @@ class Address:
             nothing is set on a session.
 
     Raises:
-        InvalidSettings: `prepare` is neither true nor false.
+        InvalidSettings: it cannot be read, or `prepare` is neither true nor false.
     """
 
     __slots__ = ("dsn", "name", "prepare")
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = postgres(url)
         kept, prepare = [], "true"
-        for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        for key, value in parts.query:
             if key == "prepare":
                 prepare = value.lower()
             else:
                 kept.append((key, value))
         if prepare not in ("true", "false"):
             raise InvalidSettings([f"the database address says prepare={prepare}: use true or false"])
-        self.dsn = urlunsplit(parts._replace(query=urlencode(kept, safe="/:,")))
-        self.name = redact_url(urlunsplit(parts._replace(query=urlencode(kept, safe="/:,"))))
+        query = f"?{urlencode(kept, safe='/:,')}" if kept else ""
+        self.dsn = f"{parts.text}{query}"
+        self.name = redact_url(self.dsn)
         self.prepare = prepare == "true"
 
     async def connect(self) -> Connection:
@@ -120,8 +123,10 @@ def outdated(error: BaseException) -> bool:
 
 def translated(error: Exception, name: str) -> Exception:
     """The error of the tree that stands for one of the driver; others (bugs) stay what they are."""
-    if isinstance(error, StoreError):
+    if isinstance(error, IronflowError):
         return error
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == "runs_concurrency":
+        return ConcurrencyConflict("another live run holds the concurrency key of this one")
     if lost(error):
         return unreachable(name, error)
     if isinstance(error, (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)):

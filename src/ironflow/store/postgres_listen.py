@@ -129,7 +129,7 @@ class Wire:
     async def close(self) -> None:
         """Send what waits, then fall silent."""
         if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=2)
+            await asyncio.wait([self._sending], timeout=0.5)
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])

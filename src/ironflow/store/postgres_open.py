@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from ironflow.errors import StoreError, StoreUnreachable
+from ironflow.errors import StoreError
 from ironflow.store import dialect, migrate
 from ironflow.store.dialect import Statement
 from ironflow.store.postgres_link import Address, Connection, lost, translated, unreachable
@@ -86,7 +86,8 @@ async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
     """Check the server, migrate the schema, install the functions.
 
     Raises:
-        StoreError: the server is too old, or this user may not create what is missing.
+        StoreError: the server is too old, this user may not create what is missing, or (opened for reading) the
+            schema is.
         StoreTooNew: the schema is ahead of this code.
         StoreUnreachable: opened for reading, and there is no schema.
     """
@@ -102,7 +103,7 @@ async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
         else:
             async with connection.transaction():
                 await connection.execute(f"select pg_advisory_xact_lock({_TURN})")
-                await _migrate(connection)
+                await _migrate(connection, name)
     except asyncpg.PostgresError as error:
         raise translated(error, name) from error
     schema = str(await connection.fetchval("select current_schema()"))
@@ -111,15 +112,33 @@ async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
 
 
 async def _check_schema(connection: Connection, name: str) -> None:
-    if await connection.fetchval("select to_regclass('schema_migrations')") is None:
-        raise StoreUnreachable(f"{name} holds no Ironflow database", hint="Open it once for writing.")
-    migrate.pending(dialect.POSTGRES, await connection.fetchval(migrate.APPLIED))
+    if not await _has_bookkeeping(connection, name):
+        raise migrate.nothing_there(name)
+    migrate.verify(dialect.POSTGRES, await connection.fetchval(migrate.APPLIED))
 
 
-async def _migrate(connection: Connection) -> None:
+async def _has_bookkeeping(connection: Connection, name: str) -> bool:
+    """Whether a schema of ours is there. Other tables may stand beside it: a program's own belong into this database.
+
+    Raises:
+        StoreCorrupt: a tool of another program keeps its numbers in a table of the same name.
+    """
+    columns = {
+        str(row[0])
+        for row in await connection.fetch(
+            "select attname::text from pg_attribute"
+            " where attrelid = to_regclass('schema_migrations') and attnum > 0 and not attisdropped"
+        )
+    }
+    if columns and columns != migrate.BOOKKEEPING_COLUMNS:
+        raise migrate.foreign(name, ["schema_migrations"])
+    return bool(columns)
+
+
+async def _migrate(connection: Connection, name: str) -> None:
     # Asked first: to a user without the right to create tables, "if not exists" is refused even when they
     # exist.
-    if await connection.fetchval("select to_regclass('schema_migrations')") is None:
+    if not await _has_bookkeeping(connection, name):
         await connection.execute(migrate.BOOKKEEPING)
     for step in migrate.pending(dialect.POSTGRES, await connection.fetchval(migrate.APPLIED)):
         await connection.execute(step.text)

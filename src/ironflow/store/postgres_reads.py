@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
@@ -122,6 +122,7 @@ class PostgresReads:
         self._statements = statements
         self._clock = clock
         self._readers = Readers(address)
+        self._walk = rows.Walk()
 
     def now(self) -> int:
         """See `Store.now`."""
@@ -130,6 +131,8 @@ class PostgresReads:
     async def _read(self, name: str, /, **values: Any) -> list[Any]:
         statement = self._statements[name]
         arguments = statement.arguments(values)
+        if rows.unheard_of(arguments):
+            return []
 
         async def work(connection: Connection) -> list[Any]:
             return await connection.fetch(statement.text, *arguments)
@@ -144,6 +147,19 @@ class PostgresReads:
         """See `Store.run`."""
         found = await self._read("run", run_id=run_id)
         return RunRow(*found[0]) if found else None
+
+    async def holdings(self, run_id: str) -> Holdings | None:
+        """See `Store.holdings`."""
+        run, *others = (self._statements[name].text for name in ("run", *rows.HOLDINGS))
+
+        async def work(connection: Connection) -> Holdings | None:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                found = await connection.fetchrow(run, run_id)
+                if found is None:
+                    return None
+                return rows.holdings(found, *[await connection.fetch(text, run_id) for text in others])
+
+        return await self._readers.use(work)
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """See `Store.runs`."""
@@ -222,7 +238,8 @@ class PostgresReads:
 
     async def unowned(self, older_than: int, limit: int) -> list[str]:
         """See `Store.unowned`."""
-        return await self._ids("unowned", older_than=older_than, limit=limit)
+        named = {"after": self._walk.after, "page": rows.Walk.PAGE, "older_than": older_than, "limit": limit}
+        return self._walk.went(await self._read("unowned", **named), limit)
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""

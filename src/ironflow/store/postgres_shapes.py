@@ -135,18 +135,6 @@ def _events_fit(transition: Transition, execution_seq: int) -> bool:
     return True
 
 
-def plain_append(transition: Transition) -> bool:
-    """Whether an owner's transition only adds to the journal."""
-    return (
-        transition.state is None
-        and transition.facts is None
-        and transition.new_execution_seq is None
-        and not transition.waits
-        and transition.enqueue is None
-        and not flags(transition)
-    )
-
-
 # ---- one run
 
 

@@ -231,7 +231,8 @@ class PostgresTransaction:
                 return APPLIED
             raise unreachable(self._name, error) if lost(error) else translated(error, self._name) from error
         if answer == APPLIED:
-            await self._leave()
+            self._connection = self._transaction = None
+            await self._connections.give_back(connection)
         elif answer == NEWS:
             self._wait_for_the_owner()
         else:
@@ -251,7 +252,9 @@ class PostgresTransaction:
     async def rollback(self) -> None:
         """Undo the user's writes. A second call does nothing."""
         self._stop_waiting()
-        connection, transaction = self._connection, self._transaction
+        # Taken first: while the server is waited for, an owner that speaks up after all finds the transaction gone.
+        connection, self._connection = self._connection, None
+        transaction, self._transaction = self._transaction, None
         if connection is None:
             return
         try:
@@ -262,12 +265,6 @@ class PostgresTransaction:
             # It broke, or does not answer, or the body had ended the transaction: whatever is left goes with it.
             _cut(connection)
         finally:
-            await self._leave()
-
-    async def _leave(self) -> None:
-        connection, self._connection = self._connection, None
-        self._transaction = None
-        if connection is not None:
             await self._connections.give_back(connection)
 
     # ---- an owner that says nothing

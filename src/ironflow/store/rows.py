@@ -7,12 +7,13 @@ called with the tuple: no dictionary, no name looked up per value. A test compar
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from ironflow.model import ids
-from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.transition import Audit
@@ -30,6 +31,8 @@ AUDIT_COLUMNS = ("audit_id", "org", "at", "action", "actor", "run_id", "fields")
 LANE_COLUMNS = ("lane", "lane_limit", "executing", "reserved", "blocked")
 WORKFLOW_COLUMNS = ("name", "version", "worker_tags", "first_seen_at", "seen_at", "paused_at")
 
+_LONE = re.compile("[\ud800-\udfff]")
+
 #: What a transition may change by name. Everything else of a run is moved by the transition's own fields,
 #: or never.
 CHANGEABLE = frozenset(RUN_COLUMNS) - {
@@ -43,16 +46,6 @@ CHANGEABLE = frozenset(RUN_COLUMNS) - {
 }
 
 
-def run(values: Sequence[Any]) -> RunRow:
-    """A row of `runs`."""
-    return RunRow(*values)
-
-
-def run_values(row: RunRow) -> list[Any]:
-    """A run as the values of an insert, in the order of `RUN_COLUMNS`."""
-    return [getattr(row, name) for name in RUN_COLUMNS]
-
-
 def head(values: Sequence[Any], reservation: str | None = None) -> RunHead:
     """A segment as a worker sees it; further columns of the statement (its sort key) are left out."""
     made = RunHead(*values[:17])
@@ -60,9 +53,42 @@ def head(values: Sequence[Any], reservation: str | None = None) -> RunHead:
     return made
 
 
-def event(values: Sequence[Any]) -> Event:
-    """A row of the journal."""
-    return Event(*values)
+class Walk:
+    """Where a walk over all live runs stands: each call reads a page, and the one after the last begins anew."""
+
+    __slots__ = ("after",)
+
+    #: Live runs that one call reads.
+    PAGE = 5_000
+
+    def __init__(self) -> None:
+        self.after = ""
+
+    def went(self, found: Sequence[Sequence[Any]], limit: int) -> list[str]:
+        """Take in the rows of a page (run_id, last, page), and give its finds.
+
+        Args:
+            found: at least one row; its run_id is None where nothing was found.
+            limit: how many finds were asked for: after so many, the rest of the page has yet to be read.
+        """
+        run_ids = [run_id for run_id, _, _ in found if run_id is not None]
+        _, last, page = found[0]
+        if len(run_ids) >= limit:
+            self.after = run_ids[-1]
+        else:
+            self.after = last if page >= self.PAGE else ""
+        return run_ids
+
+
+def unheard_of(values: Iterable[Any]) -> bool:
+    """Whether one of these is a text that no row can hold: with a NUL, or half of a surrogate pair.
+
+    Asked before a read, so that such a text finds nothing on either database instead of failing in the driver.
+    """
+    return any(
+        isinstance(value, str) and ("\0" in value or (not value.isascii() and _LONE.search(value) is not None))
+        for value in values
+    )
 
 
 def journals(rows: Iterable[Sequence[Any]], run_ids: Iterable[str]) -> dict[str, list[Event]]:
@@ -71,11 +97,6 @@ def journals(rows: Iterable[Sequence[Any]], run_ids: Iterable[str]) -> dict[str,
     for values in rows:
         found[values[0]].append(Event(*values[1:]))
     return found
-
-
-def wait(values: Sequence[Any]) -> WaitRow:
-    """A row of `waits`."""
-    return WaitRow(*values)
 
 
 def session_values(session: SessionRow) -> dict[str, Any]:
@@ -113,3 +134,24 @@ def audit_values(entry: Audit, now: int, randomness: int, org: str = "default") 
 def named(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
     """Rows as dictionaries, for the lists that people read."""
     return [dict(zip(columns, values, strict=True)) for values in rows]
+
+
+def holdings(
+    run: Sequence[Any],
+    queue: Sequence[Sequence[Any]],
+    lease: Sequence[Sequence[Any]],
+    waits: Iterable[Sequence[Any]],
+    holders: Iterable[Sequence[Any]],
+) -> Holdings:
+    """What `Store.holdings` gives, from the rows of its five statements."""
+    return Holdings(
+        RunRow(*run),
+        QueueRow(*queue[0]) if queue else None,
+        LeaseRow(*lease[0]) if lease else None,
+        [WaitRow(*values) for values in waits],
+        [LaneHolder(lane, limit, run_id, bool(executing)) for lane, limit, run_id, executing in holders],
+    )
+
+
+#: The statements of `holdings` after the first, which finds the run.
+HOLDINGS = ("queue_row", "lease_row", "waits", "lane_holders")

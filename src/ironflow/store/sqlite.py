@@ -10,48 +10,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ironflow.model.capacity import RESERVED, RunHead, SessionRow
+from ironflow.address import redact_url
+from ironflow.errors import StoreReadOnly, StoreUnreachable
+from ironflow.model.capacity import RunHead, SessionRow
 from ironflow.model.transition import Audit, Transition
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.store import migrate, rows, sqlite_lanes
 from ironflow.store.base import Decide
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
-from ironflow.store.sqlite_batch import chunked, write_audits
-from ironflow.store.sqlite_connection import connect, explained, prepare, verify
+from ironflow.store.guards import LOOKS, page
+from ironflow.store.sqlite_batch import write_audits
+from ironflow.store.sqlite_connection import check_writable, connect, explained, prepare, verify
 from ironflow.store.sqlite_heart import SqliteHeart
 from ironflow.store.sqlite_log import LogKeeper
-from ironflow.store.sqlite_reads import ORG, SqliteReads
+from ironflow.store.sqlite_reads import ENVIRONMENT, ORG, SqliteReads
 from ironflow.store.sqlite_transaction import SqliteTransaction, SqliteTransactions
-from ironflow.store.sqlite_wake import Waker
+from ironflow.store.sqlite_wake import WakeSocket
 from ironflow.store.sqlite_writer import SqliteWriter
 from ironflow.store.turnstile import Turnstile, give_back, turnstile_of
 
 #: A decision about more runs than this does not run inside the loop.
 _SHORT = 4
-_CLAIM = (
-    "with v(run_id, step_id) as (values @) update waits "
-    "set pre_claim_status = status, status = 'waking', claimed_by = ?, claimed_at = ? "
-    "from v where waits.run_id = v.run_id and waits.step_id = v.step_id returning " + ", ".join(rows.WAIT_COLUMNS)
-)
-_RESERVE = (
-    "with v(run_id, token) as (values @) update dispatch_queue "
-    f"set status = '{RESERVED}', reserved_by = ?, reservation_token = v.token, reserved_until = ? "
-    "from v where dispatch_queue.run_id = v.run_id"
-)
-_LAST_TIMES = (
-    "select max(heartbeat_at) from worker_sessions",
-    # The whole index prefix, so that this reads one entry however many runs there are.
-    "select max(created_at) from runs where org = 'default' and environment = 'default'",
-)
+#: How long a reader waits for a file that another process is making, seconds; and up to which age it may be that.
+BEING_MADE_S, YOUNG_S = 1.0, 10.0
+#: How many delayed segments one transaction makes ready: a herd must not keep every other writer waiting.
+_PROMOTED = 1_000
 
-Work = Callable[[sqlite3.Connection, int], Any]
+Result = TypeVar("Result")
 
 
 class SqliteStore(SqliteReads):
@@ -62,7 +56,7 @@ class SqliteStore(SqliteReads):
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, clock: Floored, read_only: bool) -> None:
         path = path.absolute()
-        name = f"sqlite:///{path}"
+        name = _shown(path)
         self._clock = clock
         self._turnstile: Turnstile | None = None
         self._log: LogKeeper | None = None
@@ -78,12 +72,12 @@ class SqliteStore(SqliteReads):
             undo.callback(self._close_readers)
             with explained(name):
                 if read_only:
-                    verify(self._near)
+                    verify(self._near, name)
                 self._learn_the_time()
             undo.pop_all()
         self._writer = SqliteWriter(writing, self._turnstile, clock, name, self._wrote)
         self._committer = Committer(self._writer, loop)
-        self._waker = Waker()
+        self._wake = WakeSocket()
         self._closed = False
         self._transactions: SqliteTransactions | None = None
         if self._turnstile is not None:
@@ -92,12 +86,13 @@ class SqliteStore(SqliteReads):
             )
 
     def _learn_the_time(self) -> None:
-        for sql in _LAST_TIMES:
+        named = {"org": ORG, "environment": ENVIRONMENT}
+        for name in ("last_heartbeat", "last_created"):
             try:
-                row = self._near.execute(sql).fetchone()
+                [(at,)] = self._execute(self._near, name, **named).fetchall()
             except sqlite3.DatabaseError:
                 continue  # damage is for `check` to report, which needs a store that opens
-            self._clock.saw(row[0] if row else None)
+            self._clock.saw(at)
 
     def _wrote(self, pages: int) -> None:
         if self._log is not None:
@@ -139,7 +134,7 @@ class SqliteStore(SqliteReads):
             raise self._writer.read_only()
         return await self._transactions.begin(body, deadline_ms)
 
-    async def _change(self, work: Work, *, short: bool = True) -> Any:
+    async def _change(self, work: Callable[[sqlite3.Connection, int], Result], *, short: bool = True) -> Result:
         return await self._committer.run(lambda: self._writer.transaction(work), short=short)
 
     def _execute(self, connection: sqlite3.Connection, statement: str, /, **values: Any) -> sqlite3.Cursor:
@@ -151,19 +146,23 @@ class SqliteStore(SqliteReads):
 
         def work(connection: sqlite3.Connection, now: int) -> list[RunHead]:
             found: list[RunHead] = []
-            while len(found) < limit:
-                ready = self._ready(connection, routes, limit - len(found))
-                # What a full lane keeps out is blocked by this, so the next round does not see it again.
-                full = sqlite_lanes.refuse_stored(connection, [values[0] for values in ready], now)
-                heads = [rows.head(values, secrets.token_hex(8)) for values in ready if values[0] not in full]
-                pairs = [value for head in heads for value in (head.run_id, head.reservation)]
-                chunked(connection, _RESERVE, pairs, 2, (session_id, now + ttl_ms))
+            for look in range(LOOKS):
+                left = limit - len(found)
+                ready = self._ready(connection, routes, page(look, left))
+                # What a full lane keeps out is blocked by this, so the next look does not see it again.
+                full = sqlite_lanes.refuse_stored(connection, [values[0] for values in ready], now, left)
+                going = [values for values in ready if values[0] not in full][:left]
+                heads = [rows.head(values, secrets.token_hex(8)) for values in going]
+                if heads:
+                    pairs = json.dumps([(head.run_id, head.reservation) for head in heads])
+                    until = now + ttl_ms
+                    self._execute(connection, "reserve_rows", pairs=pairs, session_id=session_id, until=until)
                 found += heads
-                if not full:
+                if not full or len(found) >= limit:
                     break
             return found
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
         """See `Store.unreserve`."""
@@ -183,11 +182,17 @@ class SqliteStore(SqliteReads):
         if not self._read("promotable", now=self.now())[0][0]:
             return 0
 
-        def work(connection: sqlite3.Connection, now: int) -> int:
-            due = len(self._execute(connection, "promote", now=now).fetchall())
-            return due + sqlite_lanes.let_through(connection, sqlite_lanes.blocked_lanes(connection), now)
+        def due(connection: sqlite3.Connection, now: int) -> int:
+            return len(self._execute(connection, "promote", now=now, limit=_PROMOTED).fetchall())
 
-        return await self._change(work, short=False)  # type: ignore[no-any-return]
+        def let_through(connection: sqlite3.Connection, now: int) -> int:
+            return sqlite_lanes.let_through(connection, sqlite_lanes.blocked_lanes(connection), now)
+
+        promoted = last = await self._change(due, short=False)
+        while last == _PROMOTED:
+            last = await self._change(due, short=False)
+            promoted += last
+        return promoted + await self._change(let_through, short=False)
 
     async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:
         """See `Store.claim_waits`."""
@@ -199,11 +204,12 @@ class SqliteStore(SqliteReads):
                 for values in self._execute(connection, "due_waits", status=status, now=now, limit=limit)
             ]
             due.sort(key=lambda values: (values[2], values[0], values[1]))
-            pairs = [value for run_id, step_id, _ in due[:limit] for value in (run_id, step_id)]
-            claimed = [WaitRow(*values) for values in chunked(connection, _CLAIM, pairs, 2, (node, now))]
+            pairs = json.dumps([(run_id, step_id) for run_id, step_id, _ in due[:limit]])
+            found = self._execute(connection, "claim_rows", pairs=pairs, node=node, now=now)
+            claimed = [WaitRow(*values) for values in found]
             return sorted(claimed, key=lambda row: (row.due_at or 0, row.run_id, row.step_id))
 
-        return await self._change(work, short=False)  # type: ignore[no-any-return]
+        return await self._change(work, short=False)
 
     # ---- sessions
     async def open_session(self, session: SessionRow) -> None:
@@ -221,7 +227,7 @@ class SqliteStore(SqliteReads):
             self._execute(connection, "delete_session", session_id=session_id)
             return [run_id for (run_id,) in held]
 
-        return await self._change(work)  # type: ignore[no-any-return]
+        return await self._change(work)
 
     # ---- workflows
     async def pause_workflow(self, workflow: str, actor: str) -> bool:
@@ -240,7 +246,7 @@ class SqliteStore(SqliteReads):
                 write_audits(connection, [Audit(action, actor, fields={"workflow": workflow})], now)
             return changed
 
-        return bool(await self._change(work))
+        return await self._change(work)
 
     async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """See `Store.saw_workflows`."""
@@ -254,24 +260,26 @@ class SqliteStore(SqliteReads):
     # ---- waking others, renewing, closing
     async def listen(self, wake: Callable[[str], None]) -> str | None:
         """See `Store.listen`."""
-        return self._waker.listen(wake)
+        return self._wake.listen(wake)
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         """See `Store.notify`."""
-        self._waker.notify(topic, sessions)
+        self._wake.notify(topic, sessions)
+
+    async def rehearse(self) -> None:
+        """See `Store.rehearse`. Nothing to do here: a statement is compiled in microseconds."""
 
     def heart(self) -> SqliteHeart:
         """See `Store.heart`."""
         assert self._turnstile is not None, "a store that only reads renews nothing"
-        statement = self._statements["beat_session"]
-        return SqliteHeart(self._path, self._turnstile, self._clock, statement, self.name)
+        return SqliteHeart(self._path, self._turnstile, self._clock, self._statements, self.name)
 
     async def close(self) -> None:
         """Commit what was submitted, answer it, and close everything. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._waker.close()
+        self._wake.close()
         if self._transactions is not None:
             await self._transactions.close()
         await self._committer.close()
@@ -307,11 +315,44 @@ async def open_sqlite(path: str, *, clock: Callable[[], int] | None = None, read
         read_only: refuse every write.
 
     Raises:
-        StoreUnreachable: the file cannot be opened, or another program holds it.
+        StoreUnreachable: the file cannot be opened, another program holds it, or (to read) there is none yet.
+        StoreReadOnly: this user may not write the file or its folder.
         StoreTooNew: a newer release of Ironflow has written it.
-        StoreCorrupt: it is damaged or no database.
+        StoreCorrupt: it is damaged, no database, or another program's.
     """
     loop = asyncio.get_running_loop()
     floored = Floored(clock or host_clock)
     # Opening may migrate, which waits for the disk: not in the loop.
-    return await loop.run_in_executor(None, SqliteStore, Path(path), loop, floored, read_only)
+    opening = _opened_for_reading if read_only else _opened
+    return await loop.run_in_executor(None, opening, Path(path), loop, floored)
+
+
+def _shown(path: Path) -> str:
+    """The name of a database in errors; of a path that looks like the rest of another address, nothing is shown."""
+    return redact_url(f"sqlite:///{path}")
+
+
+def _opened(path: Path, loop: asyncio.AbstractEventLoop, clock: Floored) -> SqliteStore:
+    check_writable(path, _shown(path.absolute()))
+    return SqliteStore(path, loop, clock, False)
+
+
+def _opened_for_reading(path: Path, loop: asyncio.AbstractEventLoop, clock: Floored) -> SqliteStore:
+    """Open to read. Another process may be making the file right now: that takes a moment, which is waited for."""
+    until = time.monotonic() + BEING_MADE_S
+    while True:
+        try:
+            if not path.exists():
+                raise migrate.nothing_there(_shown(path.absolute()))
+            return SqliteStore(path, loop, clock, True)
+        except (StoreUnreachable, StoreReadOnly):
+            if time.monotonic() > until or not _is_young(path):
+                raise
+            time.sleep(BEING_MADE_S / 20)
+
+
+def _is_young(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < YOUNG_S
+    except OSError:
+        return False

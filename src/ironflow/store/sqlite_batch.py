@@ -180,16 +180,12 @@ _APPENDS = 4
 
 
 def appends_alone(change: Transition) -> bool:
-    """Whether a transition is nothing but a few events of its owner, with inline payloads and given numbers."""
-    if change.guard != OWNER or change.state is not None or change.facts is not None:
-        return False
-    if change.release or change.progress or change.clear_waits or change.enqueue is not None:
-        return False
-    if change.changes or change.audit or change.waits:
-        return False
+    """Whether one statement can write it: a plain append of a few events, payloads inline and numbers given."""
     events = change.events
-    return 0 < len(events) <= _APPENDS and all(
-        event.seq and (event.payload is None or len(event.payload) <= INLINE_PAYLOAD) for event in events
+    return (
+        0 < len(events) <= _APPENDS
+        and change.is_plain_append
+        and all(event.seq and (event.payload is None or len(event.payload) <= INLINE_PAYLOAD) for event in events)
     )
 
 
@@ -291,7 +287,7 @@ def decide_batch(
     """
     results: dict[str, Transition | Exception | None] = {}
     plan = Plan(now)
-    for locked in _lock(connection, sorted(set(run_ids)), now, results):
+    for locked in _look(connection, sorted(set(run_ids)), now, results):
         run_id, row = locked.row.run_id, locked.row
         try:
             change = decide(locked)
@@ -312,18 +308,19 @@ def decide_batch(
     return results
 
 
-def _lock(
+def _look(
     connection: sqlite3.Connection,
     run_ids: Sequence[str],
     now: int,
     results: dict[str, Transition | Exception | None],
 ) -> list[Locked]:
     """The runs with all their rows. The write transaction is the lock: nobody else writes while it lasts."""
-    found = chunked(connection, _LOCK, run_ids, 0)
-    queue = {values[0]: QueueRow(*values) for values in chunked(connection, _QUEUE_OF, run_ids, 0)}
-    leases = {values[0]: LeaseRow(*values) for values in chunked(connection, _LEASES_OF, run_ids, 0)}
+    asked = [run_id for run_id in run_ids if not rows.unheard_of((run_id,))]
+    found = chunked(connection, _LOCK, asked, 0)
+    queue = {values[0]: QueueRow(*values) for values in chunked(connection, _QUEUE_OF, asked, 0)}
+    leases = {values[0]: LeaseRow(*values) for values in chunked(connection, _LEASES_OF, asked, 0)}
     waits: dict[str, list[WaitRow]] = {}
-    for values in chunked(connection, _WAITS_OF, run_ids, 0):
+    for values in chunked(connection, _WAITS_OF, asked, 0):
         waits.setdefault(values[0], []).append(WaitRow(*values))
     there = {values[0] for values in found}
     for run_id in run_ids:

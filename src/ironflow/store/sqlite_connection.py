@@ -9,6 +9,7 @@ holds on it.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ironflow.errors import (
+    ConcurrencyConflict,
     IronflowError,
     StoreCorrupt,
     StoreError,
@@ -60,6 +62,8 @@ def explain(error: sqlite3.Error, name: str) -> IronflowError:
         name: the file.
     """
     code = getattr(error, "sqlite_errorcode", None)
+    if code == sqlite3.SQLITE_CONSTRAINT_UNIQUE and "runs.concurrency_key" in str(error):
+        return ConcurrencyConflict("another live run holds the concurrency key of this one")
     primary = code & 0xFF if isinstance(code, int) else -1
     kind, what = _DATABASE.get(primary, (StoreError, f"refused a statement: {error}"))
     return kind(f"{name} {what}", hint=_HINTS.get(primary))
@@ -78,6 +82,28 @@ def explained(name: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise explain(error, name) from error
+
+
+def check_writable(path: Path, name: str) -> None:
+    """Say at once what would otherwise come out as an error of one of the files beside the database.
+
+    Raises:
+        StoreUnreachable: its folder does not exist.
+        StoreReadOnly: this user may not write it, or not in its folder (SQLite keeps its log beside the file).
+    """
+    folder = path.absolute().parent
+    # Of a path that is hidden its folder is hidden, too.
+    shown = f" {folder}" if str(folder) in name else ""
+    if not folder.is_dir():
+        raise StoreUnreachable(
+            f"{name} cannot be made: there is no folder{shown}", hint="Make the folder, or correct the address."
+        )
+    for place, what in ((path, "the file"), (folder, f"its folder{shown}")):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise StoreReadOnly(
+                f"{name} cannot be written: this user has no right to write {what}",
+                hint="Give this user the right to write; SQLite keeps files beside the database, so both need it.",
+            )
 
 
 def connect(
@@ -130,21 +156,23 @@ def prepare(connection: sqlite3.Connection, turnstile: Turnstile, now: int) -> N
     """Bring a database to the schema of this code: WAL mode and every pending migration, each a transaction.
 
     Raises:
+        StoreCorrupt: it is another program's.
         StoreTooNew: a newer release has been here.
         sqlite3.Error: see :func:`explain`.
     """
     with turnstile.turn():
+        _applied(connection, turnstile.database)  # refuses what is not ours, before its mode is changed
         if _scalar(connection, "pragma journal_mode=wal") != "wal":
             raise StoreUnreachable(
                 f"{turnstile.database} is on a file system without shared memory, which SQLite needs",
                 hint="Put it on a local disk, or use PostgreSQL.",
             )
-        if _applied(connection) == migrate.latest():
+        if _applied(connection, turnstile.database) == migrate.latest():
             return
         connection.execute("begin immediate")
         try:
             connection.execute(migrate.BOOKKEEPING)
-            for migration in migrate.pending(SQLITE, _applied(connection)):
+            for migration in migrate.pending(SQLITE, _applied(connection, turnstile.database)):
                 for statement in statements(migration.text):
                     connection.execute(statement)
                 connection.execute(
@@ -158,19 +186,19 @@ def prepare(connection: sqlite3.Connection, turnstile: Turnstile, now: int) -> N
             raise
 
 
-def verify(connection: sqlite3.Connection) -> None:
-    """For a reader: the schema must be one this code knows, and it may not be changed from here.
+def verify(connection: sqlite3.Connection, name: str) -> None:
+    """For a reader: the schema must be the one this code knows; it may not be changed from here.
 
     Raises:
         StoreTooNew: a newer release has been here.
-        StoreError: it is older, or not an Ironflow database.
+        StoreUnreachable: there is none yet.
+        StoreCorrupt: it is another program's.
+        StoreError: it is older.
     """
-    applied = _applied(connection)
-    if migrate.pending(SQLITE, applied):
-        raise StoreError(
-            f"the database has schema {applied or 0}, and this release reads schema {migrate.latest()}",
-            hint="Open it once for writing: that brings the schema up to date.",
-        )
+    applied = _applied(connection, name)
+    if applied is None:
+        raise migrate.nothing_there(name)
+    migrate.verify(SQLITE, applied)
 
 
 def statements(text: str) -> Iterator[str]:
@@ -187,9 +215,16 @@ def statements(text: str) -> Iterator[str]:
         yield collected
 
 
-def _applied(connection: sqlite3.Connection) -> int | None:
-    there = _scalar(connection, "select count(*) from sqlite_master where name = 'schema_migrations'")
-    return _scalar(connection, migrate.APPLIED) if there else None
+def _applied(connection: sqlite3.Connection, name: str) -> int | None:
+    """The newest migration that the database has had; None if it is empty."""
+    found = connection.execute("select name from sqlite_master where type = 'table' and name not like 'sqlite!_%' escape '!'")
+    tables = {table for (table,) in found}
+    if not tables:
+        return None
+    columns = {column for (column,) in connection.execute("select name from pragma_table_info('schema_migrations')")}
+    if columns != migrate.BOOKKEEPING_COLUMNS:
+        raise migrate.foreign(name, tables)
+    return _scalar(connection, migrate.APPLIED)
 
 
 def _scalar(connection: sqlite3.Connection, sql: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ironflow.store.base import LEASE_STALE, REFRESHED, Verdict
@@ -16,27 +16,22 @@ from ironflow.store.dialect import Statement
 from ironflow.store.sqlite_connection import connect, explained
 from ironflow.store.turnstile import Turnstile
 
-# A lease is renewed by session, execution_seq and token together. One that has expired but was not swept
-# yet may be renewed: its owner is alive, and the sweep looks at the expiry again before it takes anything
-# away.
-_RENEW = """
-update concurrency_leases set expires_at = :expires_at, executing = j.value ->> 3
-from json_each(:held) j
-where run_id = j.value ->> 0 and execution_seq = j.value ->> 1 and token_hash = j.value ->> 2
-  and session_id = :session_id
-returning run_id, execution_seq
-"""
-
 
 class SqliteHeart:
     """See `Heart`."""
 
     def __init__(
-        self, path: Path, turnstile: Turnstile, now: Callable[[], int], beat_session: Statement, name: str
+        self,
+        path: Path,
+        turnstile: Turnstile,
+        now: Callable[[], int],
+        statements: Mapping[str, Statement],
+        name: str,
     ) -> None:
         self._turnstile = turnstile
         self._now = now
-        self._beat_session = beat_session.text
+        self._beat_session = statements["beat_session"].text
+        self._renew_leases = statements["renew_leases"].text
         self._name = name
         with explained(name):
             self._connection = connect(path, cache_kib=2 * 1024)
@@ -84,7 +79,7 @@ class SqliteHeart:
         if not held:
             return True, set()
         named = {"held": json.dumps(held), "expires_at": now + ttl_ms, "session_id": session_id}
-        return True, set(connection.execute(_RENEW, named).fetchall())
+        return True, set(connection.execute(self._renew_leases, named).fetchall())
 
     def close(self) -> None:
         """Close the connection."""

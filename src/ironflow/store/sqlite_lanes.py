@@ -1,9 +1,8 @@
 """Lanes on SQLite: who may go, and who is next when a place is given up.
 
-A lane is a concurrency limit. Its use is counted from the rows that hold something (leases, live
-reservations) inside the write transaction, which nobody else shares: two claims cannot both take the last
-place. Counting starts from the leases, of which there are as many as segments execute, never from the
-backlog. Runs without lanes never come here.
+A lane is a concurrency limit. Its use is counted from the rows that hold something (leases, live reservations) inside
+the write transaction, which nobody else shares: two claims cannot both take the last place. Counting starts from the
+leases, of which there are as many as segments execute, never from the backlog. Runs without lanes never come here.
 """
 
 from __future__ import annotations
@@ -11,89 +10,48 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from ironflow.model.transition import FRESH, Transition
+from ironflow.store.dialect import SHARED, SQLITE, load
+from ironflow.store.guards import Lanes, admit, fitting
 
-_LANES_OF = (
-    "select run_id, lane, lane_limit from run_lanes where run_id in (select value from json_each(?)) order by lane"
-)
-# `cross join` fixes the order: from what is held to its lanes.
-_HELD = """
-select l.lane, l.run_id from concurrency_leases c cross join run_lanes l
-where l.run_id = c.run_id and l.lane in (select value from json_each(:lanes))
-union
-select l.lane, l.run_id from dispatch_queue q cross join run_lanes l
-where q.status = 'reserved' and q.reserved_until > :now and l.run_id = q.run_id
-  and l.lane in (select value from json_each(:lanes))
-"""
-_BLOCK = """
-update dispatch_queue set status = 'blocked', blocked_lane = ?,
-    reserved_by = null, reservation_token = null, reserved_until = null
-where run_id = ?
-"""
-_NEXT = """
-select q.run_id, l.lane_limit from dispatch_queue q cross join run_lanes l
-where q.blocked_lane = ? and l.run_id = q.run_id and l.lane = q.blocked_lane
-order by q.priority desc, q.enqueued_at, q.run_id limit ?
-"""
-_UNBLOCK = "update dispatch_queue set status = 'ready', blocked_lane = null where run_id = ?"
-_BLOCKED_LANES = "select distinct blocked_lane from dispatch_queue where blocked_lane is not null order by 1"
+_SQL = load(SQLITE, *SHARED, "sqlite_loops")
 
 #: How many waiting rows one pass looks at; more follow with the next release or the next tick of the scanner.
 _PAGE = 100
 
 
+def _execute(connection: sqlite3.Connection, statement: str, /, **values: Any) -> sqlite3.Cursor:
+    return connection.execute(_SQL[statement].text, values)
+
+
 def lanes_of(connection: sqlite3.Connection, run_ids: Collection[str]) -> set[str]:
     """The lanes these runs have a place in."""
-    return {lane for _, lane, _ in connection.execute(_LANES_OF, (json.dumps(list(run_ids)),))}
+    return {lane for lanes in _of(connection, run_ids).values() for lane, _ in lanes}
 
 
 def blocked_lanes(connection: sqlite3.Connection) -> list[str]:
     """Every lane that a queued run is held back by."""
-    return [lane for (lane,) in connection.execute(_BLOCKED_LANES)]
+    return [lane for (lane,) in _execute(connection, "blocked_lanes")]
 
 
-def refuse(connection: sqlite3.Connection, changes: Sequence[Transition], now: int) -> list[str]:
+def refuse(connection: sqlite3.Connection, changes: Sequence[Transition], now: int) -> set[str]:
     """Of runs about to get a lease, those that a full lane keeps out; their queue rows are blocked.
 
     Earlier ones of the batch count for later ones.
     """
-    wanted: dict[str, list[tuple[str, int]]] = {change.run_id: [] for change in changes}
-    stored = [change.run_id for change in changes if change.guard != FRESH]
-    for run_id, lane, limit in connection.execute(_LANES_OF, (json.dumps(stored),)):
-        wanted[run_id].append((lane, limit))
-    for change in changes:
-        if change.guard == FRESH:
-            wanted[change.run_id] = list(change.lanes)
-    refused = admit(connection, wanted, now)
-    for run_id, lane in refused.items():
-        connection.execute(_BLOCK, (lane, run_id))
-    return list(refused)
+    stored = _of(connection, [change.run_id for change in changes if change.guard != FRESH])
+    return _block(
+        connection,
+        {change.run_id: change.lanes if change.guard == FRESH else stored[change.run_id] for change in changes},
+        now,
+    )
 
 
-def refuse_stored(connection: sqlite3.Connection, run_ids: Sequence[str], now: int) -> set[str]:
-    """As :func:`refuse`, for runs that are about to be reserved."""
-    wanted: dict[str, list[tuple[str, int]]] = {run_id: [] for run_id in run_ids}
-    for run_id, lane, limit in connection.execute(_LANES_OF, (json.dumps(list(run_ids)),)):
-        wanted[run_id].append((lane, limit))
-    refused = admit(connection, wanted, now)
-    for run_id, lane in refused.items():
-        connection.execute(_BLOCK, (lane, run_id))
-    return set(refused)
-
-
-def admit(connection: sqlite3.Connection, wanted: dict[str, list[tuple[str, int]]], now: int) -> dict[str, str]:
-    """The runs of `wanted` (run → lanes and limits, in order) that may not go, each with its full lane."""
-    held = _held(connection, {lane for lanes in wanted.values() for lane, _ in lanes}, now)
-    refused: dict[str, str] = {}
-    for run_id, lanes in wanted.items():
-        full = next((lane for lane, limit in lanes if len(held[lane] - {run_id}) >= limit), None)
-        if full is not None:
-            refused[run_id] = full
-            continue
-        for lane, _ in lanes:
-            held[lane].add(run_id)
-    return refused
+def refuse_stored(connection: sqlite3.Connection, run_ids: Sequence[str], now: int, most: int) -> set[str]:
+    """As :func:`refuse`, for runs of which the first `most` that may go are about to be reserved."""
+    return _block(connection, _of(connection, run_ids), now, most)
 
 
 def let_through(connection: sqlite3.Connection, lanes: Iterable[str], now: int) -> int:
@@ -101,22 +59,36 @@ def let_through(connection: sqlite3.Connection, lanes: Iterable[str], now: int) 
 
     A run with a second lane that is full is blocked again by that one when it is claimed.
     """
-    names = sorted(lanes)
-    held = _held(connection, set(names), now)
-    count = 0
+    names = sorted(set(lanes))
+    held = _held(connection, names, now)
+    free: list[str] = []
     for lane in names:
-        using = len(held[lane])
-        for run_id, limit in connection.execute(_NEXT, (lane, _PAGE)).fetchall():
-            if using >= limit:
-                break
-            connection.execute(_UNBLOCK, (run_id,))
-            using += 1
-            count += 1
-    return count
+        free += fitting(_execute(connection, "blocked_next", lane=lane, limit=_PAGE).fetchall(), len(held[lane]))
+    if free:
+        _execute(connection, "unblock", ids=json.dumps(free))
+    return len(free)
 
 
-def _held(connection: sqlite3.Connection, lanes: set[str], now: int) -> dict[str, set[str]]:
+def _of(connection: sqlite3.Connection, run_ids: Collection[str]) -> dict[str, Lanes]:
+    """The lanes of stored runs, every asked run with an entry, in the order of asking."""
+    found: dict[str, list[tuple[str, int]]] = {run_id: [] for run_id in run_ids}
+    if found:
+        for run_id, lane, limit in _execute(connection, "lanes_of", ids=json.dumps(list(found))):
+            found[run_id].append((lane, limit))
+    return dict(found)
+
+
+def _block(connection: sqlite3.Connection, wanted: dict[str, Lanes], now: int, most: int | None = None) -> set[str]:
+    held = _held(connection, {lane for lanes in wanted.values() for lane, _ in lanes}, now)
+    refused = admit(wanted, held, most)
+    for run_id, lane in refused.items():
+        _execute(connection, "block", run_id=run_id, lane=lane)
+    return set(refused)
+
+
+def _held(connection: sqlite3.Connection, lanes: Collection[str], now: int) -> dict[str, set[str]]:
     held: dict[str, set[str]] = {lane: set() for lane in lanes}
-    for lane, run_id in connection.execute(_HELD, {"lanes": json.dumps(sorted(lanes)), "now": now}):
-        held[lane].add(run_id)
+    if held:
+        for lane, run_id in _execute(connection, "lane_places", lanes=json.dumps(sorted(held)), now=now):
+            held[lane].add(run_id)
     return held

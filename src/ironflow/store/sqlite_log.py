@@ -62,7 +62,7 @@ class LogKeeper:
             self._thread.join()
 
     def _work(self) -> None:
-        connection = self._open()
+        connection: sqlite3.Connection | None = None
         try:
             while True:
                 self._due.wait()
@@ -70,11 +70,14 @@ class LogKeeper:
                 if self._closing:
                     return
                 try:
+                    if connection is None:
+                        connection = self._open()
                     self._round(connection)
-                except (sqlite3.Error, IronflowError) as error:
+                except (sqlite3.Error, IronflowError, OSError) as error:
                     _logger.warning("a checkpoint of %s did not work: %s", self._turnstile.database, error)
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
 
     def _round(self, connection: sqlite3.Connection) -> None:
         if not self._grown:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ironflow.errors import StoreCorrupt
-from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
@@ -40,10 +40,11 @@ class SqliteReads:
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         self._path = path
-        self._statements: dict[str, Statement] = load(SQLITE, *SHARED)
+        self._statements: dict[str, Statement] = load(SQLITE, *SHARED, "sqlite_loops")
         with explained(name):
             self._near = connect(path, read_only=True, cache_kib=16 * 1024)
             self._far = connect(path, read_only=True, cache_kib=16 * 1024)
+        self._walk = rows.Walk()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ironflow-reader")
 
     def now(self) -> int:
@@ -52,6 +53,8 @@ class SqliteReads:
 
     # ---- two ways to read
     def _read(self, name: str, **values: Any) -> list[Any]:
+        if rows.unheard_of(values.values()):
+            return []
         try:
             found: list[Any] = self._near.execute(self._statements[name].text, values).fetchall()
         except sqlite3.Error as error:
@@ -60,6 +63,8 @@ class SqliteReads:
 
     async def _read_far(self, name: str, **values: Any) -> list[Any]:
         text = self._statements[name].text
+        if rows.unheard_of(values.values()):
+            return []
         return await self._in_thread(lambda connection: connection.execute(text, values).fetchall())
 
     async def _in_thread(self, read: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
@@ -74,6 +79,18 @@ class SqliteReads:
         """See `Store.run`."""
         found = self._read("run", run_id=run_id)
         return RunRow(*found[0]) if found else None
+
+    async def holdings(self, run_id: str) -> Holdings | None:
+        """See `Store.holdings`."""
+        # Between these two lines nothing is awaited, so nobody else reads in this transaction.
+        with explained(self.name):
+            self._near.execute("begin")
+        try:
+            found = self._read("run", run_id=run_id)
+            rest = [self._read(name, run_id=run_id) for name in rows.HOLDINGS] if found else []
+        finally:
+            self._near.rollback()
+        return rows.holdings(found[0], *rest) if found else None
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """See `Store.runs`."""
@@ -168,7 +185,8 @@ class SqliteReads:
 
     async def unowned(self, older_than: int, limit: int) -> list[str]:
         """See `Store.unowned`."""
-        return [run_id for (run_id,) in await self._read_far("unowned", older_than=older_than, limit=limit)]
+        named = {"after": self._walk.after, "page": rows.Walk.PAGE, "older_than": older_than, "limit": limit}
+        return self._walk.went(await self._read_far("unowned", **named), limit)
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""

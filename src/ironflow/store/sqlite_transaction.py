@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 from ironflow.errors import StoreError
@@ -29,8 +30,10 @@ from ironflow.store.sqlite_connection import connect, explain
 from ironflow.store.sqlite_loan import LentConnection, Loan
 from ironflow.store.turnstile import Turnstile
 
-#: The longest a function may take whatever it was given, and the longest its owner may then think, ms. A heartbeat
-#: waits 5 s for its turn.
+#: How long one transaction may keep the turn in all, ms: the function, then its owner's word. Everybody else waits 5 s
+#: for the turn and not longer, heartbeats included, so the two share one budget that ends before.
+TURN_MS = 4_500
+#: The most of it that a function gets, whatever deadline it was given; the rest is its owner's.
 LONGEST_MS = 4_000
 #: How long after its deadline a function whose Python code hangs is cut off, ms; its statements end by themselves.
 _GRACE_MS = 25
@@ -112,7 +115,8 @@ class SqliteTransaction:
     def __init__(self, host: SqliteTransactions, deadline_ms: int) -> None:
         self._host = host
         self._deadline_ms = deadline_ms
-        self._patience = LONGEST_MS / 1000
+        #: when the turn must be given up, by the monotonic clock; known when the transaction has begun
+        self._until = 0.0
         self._loop = asyncio.get_running_loop()
         self._asked: SimpleQueue[Asked] = SimpleQueue()
         self._watch: asyncio.TimerHandle | None = None
@@ -222,6 +226,7 @@ class SqliteTransaction:
             assert isinstance(found, LentConnection)
             connection = found
             connection.execute("begin immediate")
+            self._until = monotonic() + TURN_MS / 1000
             value = self._run(connection, body, context)
             self._tell(self.value, value)
             self._wait_for_the_word(connection)
@@ -267,7 +272,7 @@ class SqliteTransaction:
     def _wait_for_the_word(self, connection: sqlite3.Connection) -> None:
         while True:
             try:
-                change, future = self._asked.get(timeout=self._patience)
+                change, future = self._asked.get(timeout=max(0.0, self._until - monotonic()))
             except Empty:
                 return  # nobody is there to say it: the file is not held for them
             if change is None:

@@ -3,17 +3,19 @@
 One socket per session, in a folder that only this user may enter; its address stands in the session's row.
 A datagram carries a topic and nothing else, so a lost, repeated or forged one costs a look at the database
 and no more. Where no socket can be made there is no address, and polling finds what a wake-up would have
-told.
+told. A process that is killed leaves its socket's file behind; whoever listens next clears such files away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,9 +26,12 @@ _LONGEST = 103
 _TOPIC = 512
 #: Datagrams read at once; more are announced by the loop again.
 _AT_ONCE = 64
+#: Files that one listener looks at, and the age (seconds) below which one may belong to a socket that is being made.
+_LOOKED_AT = 256
+_AGE_S = 60.0
 
 
-class Waker:
+class WakeSocket:
     """One listening socket at most, and one to send from."""
 
     def __init__(self) -> None:
@@ -44,8 +49,9 @@ class Waker:
         try:
             folder = _folder()
             address = str(folder / secrets.token_hex(8)) if folder is not None else ""
-            if not address or len(os.fsencode(address)) > _LONGEST:
+            if folder is None or len(os.fsencode(address)) > _LONGEST:
                 return None
+            _clear(folder)
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             listening.setblocking(False)
             listening.bind(address)
@@ -91,6 +97,21 @@ class Waker:
         if self._sending is not None:
             self._sending.close()
         self._listening = self._sending = self.address = None
+
+
+def _clear(folder: Path) -> None:
+    """Remove files whose socket is gone: nobody listens there, and nobody will again, since names are random."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking, os.scandir(folder) as entries:
+        asking.setblocking(False)
+        for entry in itertools.islice(entries, _LOOKED_AT):
+            try:
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISSOCK(found.st_mode) and time.time() - found.st_mtime > _AGE_S:
+                    asking.connect(entry.path)
+            except ConnectionRefusedError:
+                Path(entry.path).unlink(missing_ok=True)
+            except OSError:
+                continue  # it went by itself, or its owner is busy: not ours to judge
 
 
 def _folder() -> Path | None:

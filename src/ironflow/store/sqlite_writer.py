@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ironflow.errors import StoreReadOnly
 from ironflow.model.transition import Audit, Transition
@@ -113,11 +113,15 @@ class SqliteWriter:
         try:
             return self._decide_now(run_ids, decide, audit)
         except sqlite3.Error as error:
-            if environmental(error):
+            if environmental(error) or not run_ids:
                 raise
             if len(run_ids) == 1:
                 return {run_ids[0]: explain(error, self._name)}
-        except ValueError as error:
+        except OSError:
+            raise  # the machine: a smaller transaction would meet it just the same
+        except Exception as error:
+            if not run_ids:
+                raise
             if len(run_ids) == 1:
                 return {run_ids[0]: error}
         results: dict[str, Transition | Exception | None] = {}
@@ -146,7 +150,7 @@ class SqliteWriter:
         self._wrote(_PAGES * 2)
         return result
 
-    def perform(self, job: Callable[[], Any]) -> Any:
+    def perform(self, job: Callable[[], Result]) -> Result:
         """Take the turn for a job that uses `transaction` or `decide`."""
         if self._turnstile is None:
             raise self.read_only()
@@ -157,18 +161,18 @@ class SqliteWriter:
         except sqlite3.Error as error:
             raise explain(error, self._name) from error
 
-    def try_perform(self, job: Callable[[], Any]) -> tuple[bool, Any]:
+    def try_perform(self, job: Callable[[], Result]) -> tuple[Result] | None:
         """As `perform`, if the turn is free this instant."""
         if self._turnstile is None:
             raise self.read_only()
         if not self._turnstile.try_acquire():
-            return False, None
+            return None
         try:
             self._wait_at_most(0)
-            return True, job()
+            return (job(),)
         except sqlite3.Error as error:
             if _busy(error):
-                return False, None
+                return None
             raise explain(error, self._name) from error
         finally:
             self._turnstile.release()

@@ -14,6 +14,7 @@ something to wait for.)
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -21,11 +22,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import StoreReadOnly, StoreUnreachable
 
 #: How long a writer waits for its turn, in seconds. One turn is one transaction, so this is hundreds of
 #: turns.
 PATIENCE = 5.0
+
+#: Seconds after which a lock that the kernel refused to wait for is asked for again.
+_AGAIN = 0.01
 
 _FREE, _ASKED, _HELD = "free", "asked", "held"
 
@@ -47,8 +51,9 @@ class Turnstile:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise StoreUnreachable(
-                f"{path} cannot be opened: {error.strerror}",
+            kind = StoreReadOnly if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreUnreachable
+            raise kind(
+                f"{self.database} cannot be written to: {error.strerror} ({path.name}, which lies beside it)",
                 hint="Its folder must exist, and this user must be able to write there.",
             ) from error
 
@@ -117,8 +122,6 @@ class Turnstile:
         with self._guard:
             self._wanted = True
             self._taken.clear()
-            if self._state == _HELD:
-                return True
             if self._state == _FREE:
                 self._state = _ASKED
                 threading.Thread(target=self._help, name="ironflow-turn", daemon=True).start()
@@ -128,13 +131,18 @@ class Turnstile:
             return self._state == _HELD
 
     def _help(self) -> None:
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        except OSError:
-            # Interrupted, or a deadlock was found: the acquirer times out and says so.
-            with self._guard:
-                self._state = _FREE
-            return
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX)
+                break
+            except OSError:
+                # The kernel sees processes, not threads: two of them that each write to one file while another of their
+                # threads waits for the other's looks like a deadlock to it. It passes, so this asks again.
+                with self._guard:
+                    if not self._wanted:
+                        self._state = _FREE
+                        return
+                time.sleep(_AGAIN)
         with self._guard:
             if self._wanted:
                 self._state = _HELD

@@ -23,7 +23,7 @@ from ironflow.engine.registry import Registry
 from ironflow.model.capacity import RunHead
 from ironflow.store import connect
 from ironflow.worker.embedded import Worker
-from ironflow.worker.isolation import CANNOT
+from ironflow.worker.isolation import AGAIN, CANNOT
 from ironflow.worker.results import Results
 
 log = logging.getLogger("ironflow.worker")
@@ -37,7 +37,7 @@ _KILL_FIRST = Path(os.sep, "proc", "self", "oom_score_adj")
 
 
 def main(request: dict[str, Any]) -> int:
-    """Execute one run; returns the exit code: 0 when the run has left, `CANNOT` when it could not be taken.
+    """Execute one run; returns the exit code: 0 when the run has left, `CANNOT` or `AGAIN` when it could not be taken.
 
     Args:
         request: what `Isolation` sends: database, settings, where the workflow is, the run's head, the session's id.
@@ -50,7 +50,11 @@ def main(request: dict[str, Any]) -> int:
     except (Exception, SystemExit):
         log.exception("workflow %s of %s could not be imported", request["name"], request["module"])
         return CANNOT
-    code = asyncio.run(_execute(request, workflow))
+    try:
+        code = asyncio.run(_execute(request, workflow))
+    except Exception:  # the database, most likely: the run is not to blame
+        log.exception("run %s could not be executed alone", request["head"]["run_id"])
+        code = AGAIN
     sys.stdout.flush()
     sys.stderr.flush()
     if any(thread.name.startswith("ironflow-step") for thread in threading.enumerate()):

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ironflow.loops.capacity_scanner import CapacityScanner
-from ironflow.loops.driver import Driver, Loop, Report
+from ironflow.errors import StoreUnreachable
+from ironflow.loops.driver import Driver, Loop, Outage, Report
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker
 from ironflow.model.capacity import RunHead
@@ -87,6 +88,7 @@ class Dispatcher:
         self._told = False
         #: a suspect was seen: only a reservation lets it start elsewhere without somebody else taking it meanwhile
         self._reserving = False
+        self._outage = Outage(log, "a look for work")
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -97,14 +99,23 @@ class Dispatcher:
         for driver in self.drivers:
             driver.start()
 
-    async def stop(self) -> None:
-        """Take nothing more; a round under way is finished, so that no activation is left half done."""
+    async def stop(self, patience: float) -> None:
+        """Take nothing more; a round under way is finished, so that no activation is left half done.
+
+        Args:
+            patience: how long that may take, seconds. A round that waits for a database that is away is given up: what
+                it may have taken expires by itself.
+        """
         task, self._task = self._task, None
         self._kick.set()
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
         for driver in self.drivers:
             await driver.stop()
+        if task is not None:
+            try:
+                await asyncio.wait({task}, timeout=patience)
+            finally:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def wake(self) -> None:
         """Something may be there to take."""
@@ -131,6 +142,10 @@ class Dispatcher:
             self._kick.clear()
             try:
                 again = await self._round()
+                self._outage.over()
+            except StoreUnreachable as error:
+                self._outage.met(error)
+                again = False
             except Exception:
                 log.exception("a look for work failed; the next one follows in %s s", POLL)
                 again = False

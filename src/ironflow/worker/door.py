@@ -18,7 +18,7 @@ from ironflow.engine import ending
 from ironflow.engine.execution import Execution
 from ironflow.engine.history import History
 from ironflow.engine.plan import Plan, activation
-from ironflow.errors import IronflowError, ReplayError
+from ironflow.errors import IronflowError, ReplayError, StoreUnreachable
 from ironflow.model import ids
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, RunHead
@@ -96,9 +96,10 @@ class Door:
     async def _answered(self, entry: Entry) -> str:
         try:
             return entry.answer if isinstance(entry.answer, str) else await entry.answer
-        except Exception:
+        except Exception as error:
             # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
-            log.exception("run %s could not be activated", entry.head.run_id)
+            trace = None if isinstance(error, StoreUnreachable) else error
+            log.error("run %s could not be activated: %s", entry.head.run_id, error, exc_info=trace)
             return LOST
 
     def _open(self, head: RunHead, events: list[Event]) -> Entry:

@@ -8,6 +8,7 @@ new owner's.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -19,8 +20,10 @@ from ironflow.engine.history import History
 from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan, StepRun
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
+from ironflow.errors import StoreUnreachable
 from ironflow.model import journal as j
 from ironflow.model import operator
+from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
 from ironflow.model.transition import Locked, Transition
@@ -37,6 +40,10 @@ log = logging.getLogger("ironflow.worker")
 
 #: How long a leaving worker waits for bodies it has cancelled: with patience, and without, seconds.
 ENDING_S, ENDING_AT_ONCE_S = 2.0, 0.1
+#: How long, beyond the drain limit, its last words to the database may take; and at the very least, seconds.
+FAREWELL_S, LEAST_FAREWELL_S = 2.0, 0.5
+#: How long the look for work that is under way may go on in a worker that leaves, at the very least, seconds.
+ROUND_S = 1.0
 
 
 class Worker:
@@ -97,31 +104,40 @@ class Worker:
     async def stop(self, *, drain_ms: int | None = None) -> None:
         """Take nothing more, let what executes end within the drain limit, release the rest, say goodbye.
 
-        May be cancelled and called again with less patience; each part of it is done once.
+        May be cancelled and called again with less patience; each part of it is done once. A database that is away does
+        not keep it: what cannot be given back within 2 s beyond the limit is left to expire.
 
         Args:
             drain_ms: how long to wait for what executes, ms; 0 does not wait; None takes the setting.
         """
         self.stopping = True
         limit = (self.settings.drain_timeout_ms if drain_ms is None else drain_ms) / 1000
-        await self.dispatcher.stop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit
+        await self.dispatcher.stop(max(limit, ROUND_S))
         tasks = [segment.task for segment in self.segments.values() if segment.task is not None]
         for segment in self.segments.values():
             segment.leave_soon()
         if limit > 0:
-            await asyncio.gather(_ended(tasks, limit), self.isolation.stop(limit))
+            left = max(0.0, until - loop.time())
+            await asyncio.gather(_ended(tasks, left), self.isolation.stop(left))
         else:
             await self.isolation.stop(0)
-        await self._release(ENDING_S if limit > 0 else ENDING_AT_ONCE_S)
-        await self.session.close()
+        await self._stop_bodies(ENDING_S if limit > 0 else ENDING_AT_ONCE_S)
+        try:
+            async with asyncio.timeout_at(max(until + FAREWELL_S, loop.time() + LEAST_FAREWELL_S)):
+                await self._release()
+                await self.session.close()
+        except TimeoutError:
+            log.warning("the database did not answer the goodbye of this worker; what it held expires by itself")
         self.parked.close()
         self.bodies.close()
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _release(self, patience: float) -> None:
-        """Give back what did not end: its bodies are stopped first, so that they do not run beside the next owner's."""
+    async def _stop_bodies(self, patience: float) -> None:
+        """Stop what did not end, before its run is given back: it must not run beside the next owner's bodies."""
         segments = list(self.segments.values())
         self._unreleased.update(self.segments)
         for segment in segments:
@@ -129,6 +145,9 @@ class Worker:
         await _ended([segment.task for segment in segments if segment.task is not None], patience)
         bodies = self.orphans.cancel()
         await _ended([body.task for body in bodies if body.task is not None], patience)
+
+    async def _release(self) -> None:
+        """Give back what did not end."""
         if self._unreleased:
             await self._give_back(list(self._unreleased), self.session.row.session_id)
             self._unreleased.clear()
@@ -201,9 +220,11 @@ class Worker:
         if kind == RELEASE:
             self.store.notify("queue", self.session.peers)
         if kind not in (SUSPENSION, RETRY, RELEASE):
-            self.results.ended(head.run_id, leave.state, leave.result)
-        if kind == PAUSE:
-            log.warning("run %s is paused: %s", head.run_id, (leave.changes or {}).get("reason"))
+            told = self.results.ended(head.run_id, leave.state, leave.result)
+            if kind == PAUSE:
+                log.warning("run %s is paused: %s", head.run_id, (leave.changes or {}).get("reason"))
+            elif not told:  # whoever waits for the run in this process learns of it without a log
+                _say_end(head, leave)
 
     def lost(self, segment: Segment) -> None:
         """The run is not this worker's any more: stop its bodies, unless it is only paused and may come back."""
@@ -289,11 +310,23 @@ class Worker:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the worker failed", exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StoreUnreachable):
+            log.warning("a task of the worker failed: %s", error.message)  # a traceback would tell nothing more
+        elif error is not None:
+            log.error("a task of the worker failed", exc_info=error)
 
     def _count(self) -> None:
         self.store.live_segments = len(self.segments)
+
+
+def _say_end(head: RunHead, leave: Leave) -> None:
+    if leave.state != runs.FAILED:
+        log.info("run %s of %s: %s", head.run_id, head.workflow, leave.state)
+        return
+    error = json.loads(leave.result or "{}").get("error") or {}
+    name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
+    log.warning("run %s of %s failed: %s: %s", head.run_id, head.workflow, name, message.partition("\n")[0])
 
 
 async def _ended(tasks: list[asyncio.Task[Any]], patience: float) -> None:

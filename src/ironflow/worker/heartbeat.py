@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ironflow.config import Settings
+from ironflow.errors import StoreUnreachable
+from ironflow.loops.driver import Outage
 from ironflow.store.base import REFRESHED, Heart, Store, Verdict
 
 log = logging.getLogger("ironflow.worker")
@@ -25,7 +27,9 @@ log = logging.getLogger("ironflow.worker")
 #: Frames of these folders are never the ones to blame.
 _NOT_THE_AUTHORS = (str(Path(__file__).resolve().parent.parent), str(Path(asyncio.__file__).parent))
 #: How long `stop` waits for a beat under way; a database that is away must not keep a worker from leaving, seconds.
-STOP_S = 5.0
+STOP_S = 1.0
+#: One blocker is named again after so long, seconds: it may block for hours, and one line in a minute is enough.
+NAMED_AGAIN_S = 60.0
 #: So many intervals without a sign are worth a warning.
 LATE = 2
 #: (run_id, execution_seq, token_hash, executing)
@@ -69,6 +73,9 @@ class Heartbeat:
         self._ttl = settings.lease_ttl_ms / 1000
         self._answered = self._renewed = time.monotonic()
         self._cut_off = False
+        self._outage = Outage(log, "the renewal of this worker's leases")
+        #: who blocked the loop → when that was said
+        self._named: dict[str, float] = {}
         self._thread = threading.Thread(target=self._beat, name="ironflow-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -97,6 +104,9 @@ class Heartbeat:
                 self._once(heart)
                 # From before the question: the database counted the new time to live at some point after it.
                 self._renewed, self._cut_off = asked, False
+                self._outage.over()
+            except StoreUnreachable as error:
+                self._outage.met(error)
             except Exception as error:
                 log.warning("the leases could not be renewed: %s", error)
         if heart is not None:
@@ -111,7 +121,8 @@ class Heartbeat:
             return
         if not self._cut_off and time.monotonic() - self._renewed >= self._ttl:
             self._cut_off = True
-            log.warning("nothing could be renewed for %.1f s: every run is given up", self._ttl)
+            if self._held()[0]:
+                log.warning("nothing could be renewed for %.1f s: every run of this worker is given up", self._ttl)
             self._on_cut_off()
         self._loop.call_later(self._interval, self._check)
 
@@ -130,23 +141,32 @@ class Heartbeat:
         """Name a loop that does not answer: its leases are kept, but nothing else of the worker moves."""
         silent = time.monotonic() - self._answered
         if silent > LATE * self._interval:
-            log.warning(
-                "the worker's loop has not answered for %.1f s: %s blocks it (a step that blocks belongs into a plain "
-                "`def`, which runs in a thread). Its leases are kept.",
-                silent,
-                self._blocker(),
-            )
+            self._name_blocker(silent)
         self._tell(self._answer)
 
-    def _blocker(self) -> str:
-        """Where the loop's thread is: the line of the author's code, or the innermost one there is."""
+    def _name_blocker(self, silent: float) -> None:
+        function, place = self._blocker()
+        now = time.monotonic()
+        if now - self._named.get(function, -NAMED_AGAIN_S) < NAMED_AGAIN_S:
+            return
+        self._named = {name: at for name, at in self._named.items() if now - at < NAMED_AGAIN_S}
+        self._named[function] = now
+        log.warning(
+            "the worker's loop has not answered for %.1f s: %s blocks it (a step that blocks belongs into a plain "
+            "`def`, which runs in a thread). Its leases are kept.",
+            silent,
+            place,
+        )
+
+    def _blocker(self) -> tuple[str, str]:
+        """Where the loop's thread is: the function of the author's code (or the innermost there is), and its line."""
         frame = sys._current_frames().get(self._loop_thread)
         if frame is None:
-            return "something"
+            return "", "something"
         lines = traceback.extract_stack(frame)
         own = [one for one in lines if not one.filename.startswith(_NOT_THE_AUTHORS)]
         last = (own or lines)[-1]
-        return f"{last.name} ({last.filename}:{last.lineno})"
+        return f"{last.filename} {last.name}", f"{last.name} ({last.filename}:{last.lineno})"
 
     def _answer(self) -> None:
         self._answered = time.monotonic()

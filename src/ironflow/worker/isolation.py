@@ -14,10 +14,14 @@ import json
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from ironflow.address import sqlite_path
 from ironflow.context.workflows import Workflow
 from ironflow.engine.definitions import WorkflowSpec
+from ironflow.errors import StoreUnreachable
 from ironflow.model import claim, operator, recovery
 from ironflow.model.capacity import RunHead
 from ironflow.model.transition import Locked, Transition
@@ -39,8 +43,8 @@ BOOT = (
     "import json, sys; request = json.loads(sys.stdin.readline()); sys.path[:] = request['path']; "
     "from ironflow.worker.child import main; sys.exit(main(request))"
 )
-#: Exit code of a child that could not take the run for a reason that is not the run's.
-CANNOT = 78
+#: Exit codes of a child: it cannot load the workflow, and no other child will; or something else was in the way.
+CANNOT, AGAIN = 78, 75
 
 
 class Child:
@@ -68,8 +72,9 @@ class Isolation:
     def __init__(self, worker: Worker, url: str | None) -> None:
         self.worker = worker
         self.children: dict[str, Child] = {}
-        # A relative path means something else once this process has changed its folder; a store's name is absolute.
-        self._url = worker.store.name if url is not None and worker.store.dialect == "sqlite" else url
+        # A relative path means something else once this process has changed its folder.
+        path = sqlite_path(url) if url is not None else None
+        self._url = url if path is None else f"sqlite:///{quote(str(Path(path).absolute()))}"
         self._refused: set[str] = set()
 
     def wanted(self, head: RunHead) -> bool:
@@ -118,10 +123,16 @@ class Isolation:
                 head.run_id,
                 head.charged_recoveries,
             )
-            await self._ended(child, await self._spawn(child, place))
-        except Exception:
-            log.exception("run %s could not be isolated", head.run_id)
-            await self._execute_here(child, "its process could not be started")
+            try:
+                code = await self._spawn(child, place)
+            except OSError as error:
+                await self._execute_here(child, f"its process could not be started: {error}")
+                return
+            await self._ended(child, code)
+        except Exception as error:
+            # Never a reason to execute a killer here: what it held expires, and it is a suspect all the same.
+            trace = None if isinstance(error, StoreUnreachable) else error
+            log.error("suspect run %s is left to the scanner: %s", head.run_id, error, exc_info=trace)
         finally:
             del self.children[head.run_id]
             self.worker.dispatcher.expect(0)  # whatever the child put to sleep was not told here
@@ -176,7 +187,7 @@ class Isolation:
         head = child.head
         if code == 0:
             return
-        if child.stopped:
+        if child.stopped or code == AGAIN:
             await self._give_back(child)
             return
         if code == CANNOT:
@@ -199,13 +210,16 @@ class Isolation:
             await self.worker.store.unreserve([(head.run_id, head.reservation)])
 
     async def _give_back(self, child: Child) -> None:
-        """The child was told to leave and had to be killed: no loss of the run's."""
+        """The child left without its run (told to, or for an error that was not the run's): no loss is counted."""
 
         def decide(locked: Locked) -> Transition | None:
             return operator.release(locked, child.session_id)
 
-        await self.worker.store.decide([child.head.run_id], decide)
+        head = child.head
+        await self.worker.store.decide([head.run_id], decide)
         await self.worker.store.close_session(child.session_id)
+        if head.reservation is not None:
+            await self.worker.store.unreserve([(head.run_id, head.reservation)])
 
     def _tell(self, child: Child, patience: float) -> None:
         process = child.process

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ironflow.engine.registry import default_route
+from ironflow.engine.registry import served_routes
 from ironflow.model.capacity import SessionRow
-from ironflow.model.ids import split_route
+from ironflow.model.ids import join_tags, split_route, tags_of
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat, Held
 
@@ -49,13 +49,14 @@ class Session:
     Args:
         worker: whose session it is.
         worker_id: a stable name, shown to people; None makes one from host and pid.
-        tags: what the worker offers; without any it serves what its workflows require of themselves.
+        tags: what the worker offers, checked by `ids.tags_of`; without any it serves what its workflows require of
+            themselves.
         alone: the id of a child process that takes one run and serves no route; given by its parent.
     """
 
     def __init__(self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None = None) -> None:
         self.worker = worker
-        self.tags = tags
+        self.tags = tags_of(tags, "tags")
         self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
         self.peers: list[SessionRow] = []
         self.routes: list[str] = []
@@ -95,14 +96,14 @@ class Session:
             row.lock_path = str(self.lock.path)
             row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
         if self._alone is None:
-            routes = [default_route(spec) for spec in self.worker.registry]
+            routes = [route for spec in self.worker.registry for route in served_routes(spec)]
             self.routes = sorted(route for route in routes if self.can_take(route))
         row.routes = "\n".join(self.routes)
         try:
             row.wake_address = await store.listen(self._heard)
             await store.open_session(row)
             await store.saw_workflows(
-                (spec.name, spec.version, "\n".join(spec.worker_tags)) for spec in self.worker.registry
+                (spec.name, spec.version, join_tags(spec.worker_tags)) for spec in self.worker.registry
             )
         except BaseException:
             self._unlock()
@@ -111,20 +112,22 @@ class Session:
         self._heartbeat = self._start_heartbeat()
         await self.look_around()
         store.notify("sessions", self.peers)
+        self.worker.spawn(store.rehearse())
 
     async def close(self) -> None:
         """Say goodbye: nothing is left to be recovered. A second call does nothing."""
         registered, self.registered, self._closed = self.registered, False, True
         evidence.unwatch(self._died)
-        if self._heartbeat is not None:
-            await asyncio.to_thread(self._heartbeat.stop)
-            self._heartbeat = None
-        if registered:
-            try:
+        try:
+            if self._heartbeat is not None:
+                await asyncio.to_thread(self._heartbeat.stop)
+                self._heartbeat = None
+            if registered:
                 await self.worker.store.close_session(self.row.session_id)
-            except Exception as error:
-                log.warning("the session could not be closed; it will expire: %s", error)
-        self._unlock()
+        except Exception as error:
+            log.warning("the session could not be closed; it will expire: %s", error)
+        finally:
+            self._unlock()  # whoever gives up waiting for the database ends here, too
 
     def _unlock(self) -> None:
         if self.lock is not None:
@@ -155,10 +158,11 @@ class Session:
 
     def serve(self, spec: WorkflowSpec) -> None:
         """A workflow was registered after the session opened: take its runs too."""
-        route = default_route(spec)
-        if route not in self.routes and self.can_take(route):
-            self._also([route])
-            self.worker.spawn(self.worker.store.saw_workflows([(spec.name, spec.version, "\n".join(spec.worker_tags))]))
+        new = [route for route in served_routes(spec) if route not in self.routes and self.can_take(route)]
+        if new:
+            self._also(new)
+            seen = (spec.name, spec.version, join_tags(spec.worker_tags))
+            self.worker.spawn(self.worker.store.saw_workflows([seen]))
 
     async def find_routes(self) -> bool:
         """Serve what the queue holds and this worker can take: a start may ask for tags beyond its workflow's own.
@@ -188,9 +192,13 @@ class Session:
             await self.worker.store.open_session(row)
 
     def can_take(self, route: str) -> bool:
-        """Whether this worker serves a routing class: it has the workflow, and carries every tag."""
-        workflow, tags = split_route(route)
-        return workflow in self.worker.registry and tags <= set(self.tags) | self._own_tags(workflow)
+        """Whether this worker serves a routing class: it has the workflow in a fitting version, and every tag."""
+        workflow, version, tags = split_route(route)
+        if workflow not in self.worker.registry:
+            return False
+        spec = self.worker.registry.get(workflow)
+        fits = version == spec.version or version in spec.compatible
+        return fits and tags <= set(self.tags) | self._own_tags(workflow)
 
     def _own_tags(self, workflow: str) -> set[str]:
         return set() if self.tags else set(self.worker.registry.get(workflow).worker_tags)
@@ -220,14 +228,16 @@ class Session:
             self.worker.spawn(self._recover(session_id, opening))
 
     async def _recover(self, session_id: str, opening: evidence.Opening | None) -> None:
-        report = await self.worker.dispatcher.scanner.session_died(session_id, opening)
+        gone = [peer for peer in self.peers if peer.session_id == session_id]
+        # First: a worker without peers takes the recovered run without a reservation.
+        self.peers = [peer for peer in self.peers if peer.session_id != session_id]
+        dispatcher = self.worker.dispatcher
+        report = await dispatcher.scanner.session_died(session_id, opening, dispatcher.wake)
         if report.run_ids:
             log.warning("session %s is dead (its process is gone): %d runs recovered", session_id, len(report.run_ids))
-        self.worker.dispatcher.wake()
-        for peer in self.peers:
-            if peer.session_id == session_id:
-                evidence.discard(peer)
-        self.peers = [peer for peer in self.peers if peer.session_id != session_id]
+        dispatcher.wake()
+        for peer in gone:
+            evidence.discard(peer)
 
     def _start_heartbeat(self) -> Heartbeat:
         worker = self.worker

@@ -187,7 +187,7 @@ with item as (
     delete from dispatch_queue q using judged j cross join clock c
     where q.run_id = j.run_id and j.queued and j.answer = 0
       and q.reservation_token is not distinct from j.reservation
-      and (q.status in ('ready', 'reserved', 'suspect') or (q.status = 'delayed' and q.eligible_at <= c.at))
+      and (q.status in ('ready', 'reserved') or (q.status = 'delayed' and q.eligible_at <= c.at))
     returning q.run_id
 ), taken as materialized (
     select j.* from judged j

@@ -214,7 +214,7 @@ begin
     if p_queued then
         delete from dispatch_queue
         where run_id = p_run and reservation_token is not distinct from p_reservation
-          and (status in ('ready', 'reserved', 'suspect') or (status = 'delayed' and eligible_at <= v_at));
+          and (status in ('ready', 'reserved') or (status = 'delayed' and eligible_at <= v_at));
         if not found then
             return v_at * 8 + 3;
         end if;
@@ -234,5 +234,42 @@ begin
     values (p_run, p_next_seq, p_token, p_session, v_at, v_at + p_ttl, p_executing);
     perform ironflow_journal_v(p_run, p_next_seq, v_at, p_seq, p_kinds, p_steps, p_payloads);
     return v_at * 8;
+end
+$$;
+
+-- Lock runs with all their rows, and read them: what a decision sees. One call, because a takeover waits for it; a
+-- function, because each statement of one sees what is committed when *it* begins. So the rows are read after the
+-- locks, however long those were waited for. (In a single statement the number of the last event would be from before.)
+-- One row per run that was locked. Rows come as JSON, so that the driver need not ask for their types.
+create or replace function ironflow_look_v(p_floor bigint, p_ids text[], p_skip_locked boolean)
+returns table (at bigint, run text, last_seq bigint, queue text, lease text, waits text)
+language plpgsql volatile set enable_seqscan = off as $$
+declare
+    v_ids text[];
+    v_at bigint;
+begin
+    if p_skip_locked then
+        with held as materialized (
+            select r.run_id from runs r where r.run_id = any(p_ids) order by r.run_id for no key update skip locked
+        )
+        select array_agg(h.run_id) into v_ids from held h;
+    else
+        with held as materialized (
+            select r.run_id from runs r where r.run_id = any(p_ids) order by r.run_id for no key update
+        )
+        select array_agg(h.run_id) into v_ids from held h;
+    end if;
+    -- Goes on even if nothing was locked: a rehearsal plans what follows, too.
+    perform 1 from dispatch_queue d where d.run_id = any(v_ids) order by d.run_id for update;
+    perform 1 from concurrency_leases c where c.run_id = any(v_ids) order by c.run_id for update;
+    perform 1 from waits w where w.run_id = any(v_ids) order by w.run_id, w.step_id for update;
+    v_at := ironflow_clock_v(p_floor);
+    return query
+        select v_at, row_to_json(r)::text,
+               coalesce((select max(e.seq) from journal_events e where e.run_id = r.run_id), 0),
+               (select row_to_json(d)::text from dispatch_queue d where d.run_id = r.run_id),
+               (select row_to_json(c)::text from concurrency_leases c where c.run_id = r.run_id),
+               (select json_agg(w)::text from waits w where w.run_id = r.run_id)
+        from runs r where r.run_id = any(v_ids) order by r.run_id;
 end
 $$;

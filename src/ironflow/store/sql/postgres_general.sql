@@ -1,13 +1,15 @@
 -- The transaction that looks first: lock, read, decide in Python, write. Loaded together with `columns`.
 --
 -- Locks are taken in one order by everybody: run rows by id, then queue rows, leases and waits by id, then lanes by
--- name. A row that is only in the way of a sweep is skipped, never waited for.
+-- name; the time is read after the last of them. A row that is only in the way of a sweep is skipped, never waited for.
 
 -- name: lock_runs
 select {run_columns} from runs where run_id = any(:ids::text[]) order by run_id for no key update
 
--- name: lock_free_runs
-select {run_columns} from runs where run_id = any(:ids::text[]) order by run_id for no key update skip locked
+-- Lock and look, in one round trip: see the function.
+-- name: look
+select at, run, last_seq, queue, lease, waits
+from ironflow_look_v(:floor::bigint, :ids::text[], :skip_locked::boolean)
 
 -- A statement of its own after the one that locked the run rows: what this one sees is what nobody else can change.
 -- (In one statement the number of the last event would be from before the wait.)
@@ -18,28 +20,14 @@ from unnest(:ids::text[]) as i (run_id)
 -- name: lock_queue
 select {queue_columns} from dispatch_queue where run_id = any(:ids::text[]) order by run_id for update
 
--- Everything about a run beside its waits, run by run in the order of `ids` (which are sorted).
--- name: lock_surroundings
-select i.run_id, coalesce((select max(e.seq) from journal_events e where e.run_id = i.run_id), 0) as last_seq, q.*, l.*
-from unnest(:ids::text[]) as i (run_id)
-left join lateral (select {queue_columns} from dispatch_queue d where d.run_id = i.run_id for update) q on true
-left join lateral (select {lease_columns} from concurrency_leases c where c.run_id = i.run_id for update) l on true
-
--- The last locks, and the time with them.
--- name: lock_waits
-select ironflow_clock_v(:floor::bigint), w.*
-from (values (1)) as one (n) left join (
-    select {wait_columns} from waits where run_id = any(:ids::text[]) order by run_id, step_id for update
-) w on true
-
 -- name: clock
 select ironflow_clock_v(:floor::bigint)
 
 -- name: paused_among
 select org, workflow from workflow_pauses where workflow = any(:workflows::text[])
 
--- name: delete_leases
-delete from concurrency_leases where run_id = any(:ids::text[])
+-- fragment: delete_leases
+delete from concurrency_leases where run_id = any(:leases_ids::text[])
 
 -- name: delete_queue
 delete from dispatch_queue where run_id = any(:ids::text[])
@@ -63,7 +51,7 @@ on conflict do nothing returning run_id
 
 -- Every column that may change, from the row as it was computed under the lock. An index whose columns keep their
 -- values is not touched by this, so the long list costs no more than a short one.
--- name: update_runs
+-- fragment: update_runs
 update runs r set
     version = v.version, state = v.state, route = v.route, execution_seq = v.execution_seq,
     lease_token_hash = v.lease_token_hash, facts = v.facts, epoch = v.epoch, attempt = v.attempt,
@@ -76,13 +64,16 @@ update runs r set
     idempotency_key = v.idempotency_key, concurrency_key = v.concurrency_key, labels = v.labels, limits = v.limits,
     python = v.python
 from unnest(
-    :run_id::text[], :version::text[], :state::text[], :route::text[], :execution_seq::bigint[],
-    :lease_token_hash::text[], :facts::bigint[], :epoch::bigint[], :attempt::bigint[], :retry_count::bigint[],
-    :lease_recoveries::bigint[], :consecutive_recoveries::bigint[], :charged_recoveries::bigint[],
-    :priority::bigint[], :parent_run_id::text[], :started_at::bigint[], :ended_at::bigint[], :deadline_at::bigint[],
-    :scheduled_at::bigint[], :max_recoveries::bigint[], :compensations::bigint[], :compensating_for::text[],
-    :resume_state::text[], :reason::text[], :status_text::text[], :warnings::bigint[], :input_hash::text[],
-    :idempotency_key::text[], :concurrency_key::text[], :labels::text[], :limits::text[], :python::text[]
+    :runs_run_id::text[], :runs_version::text[], :runs_state::text[], :runs_route::text[],
+    :runs_execution_seq::bigint[], :runs_lease_token_hash::text[], :runs_facts::bigint[], :runs_epoch::bigint[],
+    :runs_attempt::bigint[], :runs_retry_count::bigint[], :runs_lease_recoveries::bigint[],
+    :runs_consecutive_recoveries::bigint[], :runs_charged_recoveries::bigint[], :runs_priority::bigint[],
+    :runs_parent_run_id::text[], :runs_started_at::bigint[], :runs_ended_at::bigint[],
+    :runs_deadline_at::bigint[], :runs_scheduled_at::bigint[], :runs_max_recoveries::bigint[],
+    :runs_compensations::bigint[], :runs_compensating_for::text[], :runs_resume_state::text[],
+    :runs_reason::text[], :runs_status_text::text[], :runs_warnings::bigint[], :runs_input_hash::text[],
+    :runs_idempotency_key::text[], :runs_concurrency_key::text[], :runs_labels::text[], :runs_limits::text[],
+    :runs_python::text[]
 ) as v (
     run_id, version, state, route, execution_seq, lease_token_hash, facts, epoch, attempt, retry_count,
     lease_recoveries, consecutive_recoveries, charged_recoveries, priority, parent_run_id, started_at, ended_at,
@@ -91,21 +82,26 @@ from unnest(
 )
 where r.run_id = v.run_id
 
--- name: insert_events
+-- fragment: insert_events
 insert into journal_events (run_id, seq, kind, step_id, payload, execution_seq, at)
-select * from unnest(:run_id::text[], :seq::bigint[], :kind::text[], :step_id::text[], :payload::text[],
-                     :execution_seq::bigint[], :at::bigint[])
+select * from unnest(
+    :events_run_id::text[], :events_seq::bigint[], :events_kind::text[], :events_step_id::text[],
+    :events_payload::text[], :events_execution_seq::bigint[], :events_at::bigint[]
+)
 
 -- name: insert_payloads
 insert into journal_payloads (run_id, seq, payload)
 select * from unnest(:run_id::text[], :seq::bigint[], :payload::text[])
 
 -- Two wake-ups make one segment: the second finds the row there.
--- name: insert_queue
+-- fragment: insert_queue
 insert into dispatch_queue ({queue_columns})
-select * from unnest(:run_id::text[], :route::text[], :priority::bigint[], :enqueued_at::bigint[],
-                     :eligible_at::bigint[], :execution_seq::bigint[], :status::text[], :blocked_lane::text[],
-                     :reserved_by::text[], :reservation_token::text[], :reserved_until::bigint[])
+select * from unnest(
+    :queue_run_id::text[], :queue_route::text[], :queue_priority::bigint[], :queue_enqueued_at::bigint[],
+    :queue_eligible_at::bigint[], :queue_execution_seq::bigint[], :queue_status::text[],
+    :queue_blocked_lane::text[], :queue_reserved_by::text[], :queue_reservation_token::text[],
+    :queue_reserved_until::bigint[]
+)
 on conflict do nothing
 
 -- name: insert_leases
@@ -120,10 +116,43 @@ select * from unnest(:run_id::text[], :step_id::text[], :kind::text[], :status::
 on conflict (run_id, step_id) do update set kind = excluded.kind, status = excluded.status, due_at = excluded.due_at,
     pre_claim_status = excluded.pre_claim_status, claimed_by = excluded.claimed_by, claimed_at = excluded.claimed_at
 
--- name: insert_audits
+-- fragment: insert_audits
 insert into audit_log (audit_id, org, at, action, actor, run_id, fields)
-select * from unnest(:audit_id::text[], :org::text[], :at::bigint[], :action::text[], :actor::text[],
-                     :run_id::text[], :fields::text[])
+select * from unnest(
+    :audits_audit_id::text[], :audits_org::text[], :audits_at::bigint[], :audits_action::text[],
+    :audits_actor::text[], :audits_run_id::text[], :audits_fields::text[]
+)
+
+-- Each of these alone, and the ones that hand a run back to the queue as one statement: between a death and the next
+-- owner every round trip counts. Its parts touch different tables, so it does not matter which runs first.
+-- name: update_runs
+{update_runs}
+
+-- name: delete_leases
+{delete_leases}
+
+-- name: insert_events
+{insert_events}
+
+-- name: insert_queue
+{insert_queue}
+
+-- name: insert_audits
+{insert_audits}
+
+-- name: requeue
+with moved as (
+    {update_runs}
+), released as (
+    {delete_leases}
+), told as (
+    {insert_events}
+), queued as (
+    {insert_queue}
+), noted as (
+    {insert_audits}
+)
+select 1
 
 -- What a writer that lost an answer looks for: its own rows.
 -- name: written
@@ -137,24 +166,12 @@ select execution_seq, lease_token_hash from runs where run_id = :run_id
 
 -- ---- lanes
 
--- name: lanes_of
-select run_id, lane, lane_limit from run_lanes where run_id = any(:ids::text[]) order by lane, run_id
-
 -- name: make_lanes
 insert into lanes (lane) select distinct name from unnest(:lanes::text[]) as n (name) order by name
 on conflict do nothing
 
 -- name: lock_lanes
 select lane from lanes where lane = any(:lanes::text[]) order by lane for update
-
--- Who counts in these lanes: what executes and what is promised. Driven from the rows that hold something, so the
--- history of a lane costs nothing.
--- name: lane_holders
-select l.lane, l.run_id from concurrency_leases c join run_lanes l on l.run_id = c.run_id
-where l.lane = any(:lanes::text[])
-union
-select l.lane, l.run_id from dispatch_queue q join run_lanes l on l.run_id = q.run_id
-where q.status = 'reserved' and q.reserved_until > :now and l.lane = any(:lanes::text[])
 
 -- name: insert_run_lanes
 insert into run_lanes (run_id, lane, lane_limit)
@@ -165,18 +182,6 @@ on conflict (run_id, lane) do update set lane_limit = excluded.lane_limit
 update dispatch_queue q set status = 'blocked', blocked_lane = b.lane, reserved_by = null, reservation_token = null,
     reserved_until = null
 from unnest(:ids::text[], :lanes::text[]) as b (run_id, lane) where q.run_id = b.run_id
-
--- name: blocked_next
-select q.run_id, l.lane_limit from dispatch_queue q
-join run_lanes l on l.run_id = q.run_id and l.lane = q.blocked_lane
-where q.blocked_lane = :lane
-order by q.priority desc, q.enqueued_at limit :limit for update of q skip locked
-
--- name: unblock
-update dispatch_queue set status = 'ready', blocked_lane = null where run_id = any(:ids::text[])
-
--- name: blocked_lanes
-select distinct blocked_lane from dispatch_queue where blocked_lane is not null order by blocked_lane
 
 -- name: existing
 select run_id from runs where run_id = any(:ids::text[])

@@ -79,8 +79,26 @@ returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w
 
 -- ---- sessions
 
--- name: lock_leases_of_session
-select run_id from concurrency_leases where session_id = :session_id order by run_id for update
+-- One statement, because it stands between a death and the next owner. Leases are waited for (whoever has one in hand
+-- is about to release it); a queue row that is locked is left alone: its segment is being activated right now.
+-- name: close_session
+with clock as materialized (
+    select ironflow_clock_v(:floor::bigint) as at
+), gone as (
+    delete from worker_sessions where session_id = :session_id
+), held as materialized (
+    select run_id from concurrency_leases where session_id = :session_id order by run_id for update
+), promised as materialized (
+    select run_id from dispatch_queue where status = 'reserved' and reserved_by = :session_id
+    order by run_id for update skip locked
+), expired as (
+    update concurrency_leases l set expires_at = least(l.expires_at, c.at)
+    from held h cross join clock c where l.run_id = h.run_id
+), freed as (
+    update dispatch_queue q set reserved_until = least(q.reserved_until, c.at)
+    from promised p cross join clock c where q.run_id = p.run_id
+)
+select c.at, array(select run_id from held order by run_id) as held from clock c
 
 -- ---- the heart
 

@@ -3,7 +3,8 @@
 -- name: run
 select {run_columns} from runs where run_id = :run_id
 
--- Newest first, keyset by (created_at, run_id); a page costs its own length, wherever it starts.
+-- Newest first, keyset by (created_at, run_id); a page costs its own length, wherever it starts. A NUL is JSON, but no
+-- text of PostgreSQL's: labels with one match nothing there, instead of failing the whole list.
 -- name: runs
 select {run_columns} from runs
 where org = :org and environment = :environment
@@ -13,7 +14,8 @@ where org = :org and environment = :environment
   and (cast(:workflow as text) is null or workflow = cast(:workflow as text))
   and (cast(:reason as text) is null or reason = cast(:reason as text))
   and (cast(:label as text) is null
-       or /*postgres: cast(labels as jsonb) ->> cast(:label as text) = cast(:label_value as text) */
+       or /*postgres: case when position('\u0000' in labels) = 0
+              then cast(labels as jsonb) ->> cast(:label as text) = cast(:label_value as text) end */
        /*sqlite: exists (select 1 from json_each(labels) j where j.key = :label and j.value = :label_value) */)
 order by created_at desc, run_id desc
 limit :limit
@@ -85,3 +87,21 @@ order by w.name
 
 -- name: paused_workflows
 select workflow, paused_at from workflow_pauses where org = :org order by workflow
+
+-- The rows of one run, by which `why` explains it.
+-- name: queue_row
+select {queue_columns} from dispatch_queue where run_id = :run_id
+
+-- name: lease_row
+select {lease_columns} from concurrency_leases where run_id = :run_id
+
+-- From those who hold something to their lanes: a lane may have a backlog of any length, and nobody in it holds one.
+-- name: lane_holders
+select m.lane, m.lane_limit, c.run_id, 1 as executing
+from concurrency_leases c cross join run_lanes o cross join run_lanes m
+where o.run_id = c.run_id and m.run_id = :run_id and m.lane = o.lane
+union all
+select m.lane, m.lane_limit, q.run_id, 0
+from dispatch_queue q cross join run_lanes o cross join run_lanes m
+where q.status = 'reserved' and o.run_id = q.run_id and m.run_id = :run_id and m.lane = o.lane
+order by 1, 4 desc, 3

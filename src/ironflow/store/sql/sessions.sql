@@ -10,32 +10,8 @@ set routes = excluded.routes, slots = excluded.slots, credits = excluded.credits
     lock_inode = excluded.lock_inode, wake_address = excluded.wake_address, suspect_since = null,
     draining = excluded.draining
 
--- name: delete_session
-delete from worker_sessions where session_id = :session_id
-
--- The lease rule of the scanner requeues what a session held: there is one way back into the queue, not two.
--- name: expire_leases_of_session
-update concurrency_leases set expires_at = :now where session_id = :session_id and expires_at > :now
-
--- What was promised to a session is found by the scanner's rule for reservations, as its leases are by theirs.
--- name: expire_reservations_of_session
-update dispatch_queue set reserved_until = :now
-where status = 'reserved' and reserved_by = :session_id and reserved_until > :now
-/*postgres: and run_id in (
-    select run_id from dispatch_queue where status = 'reserved' and reserved_by = :session_id
-    order by run_id for update skip locked
-) */
-
--- name: runs_of_session
-select run_id from concurrency_leases where session_id = :session_id order by run_id
-
 -- name: sessions
 select {session_columns} from worker_sessions order by started_at, session_id
-
--- name: beat_session
-update worker_sessions
-set heartbeat_at = :now, expires_at = :expires_at, credits = :credits, suspect_since = null
-where session_id = :session_id
 
 -- name: pause_workflow
 insert into workflow_pauses (org, workflow, paused_at, paused_by) values (:org, :workflow, :now, :actor)
@@ -50,7 +26,3 @@ insert into workflows_seen (name, version, worker_tags, first_seen_at, seen_at)
 values (:name, :version, :worker_tags, :now, :now)
 on conflict (name) do update
 set version = excluded.version, worker_tags = excluded.worker_tags, seen_at = excluded.seen_at
-
--- name: write_audit
-insert into audit_log (audit_id, org, at, action, actor, run_id, fields)
-values (:audit_id, :org, :at, :action, :actor, :run_id, :fields)

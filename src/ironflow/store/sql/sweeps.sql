@@ -28,11 +28,20 @@ where w.status = 'waking' and w.claimed_at < :older_than
   and not exists (select 1 from dispatch_queue q where q.run_id = w.run_id)
 order by w.run_id limit :limit
 
--- A run that says it is owned or queued while nothing holds it: no crash makes one, so finding one is an alarm.
+-- A run that says it is owned or queued while nothing holds it: no crash makes one, so finding one is an alarm. Since
+-- nothing marks such a run, live ones are walked, a page each time; `last` is where the next page begins, and `page`
+-- how long this one was. There is always a row; without a find its run_id is null.
 -- name: unowned
-select r.run_id from runs r
-where r.ended_at is null and r.state in ('pending', 'running', 'retrying', 'cancelling')
-  and coalesce(r.started_at, r.created_at) <= :older_than
-  and not exists (select 1 from concurrency_leases c where c.run_id = r.run_id)
-  and not exists (select 1 from dispatch_queue q where q.run_id = r.run_id)
-order by r.run_id limit :limit
+with live as materialized (
+    select run_id, state, coalesce(started_at, created_at) as since from runs
+    where ended_at is null and run_id > :after order by run_id limit :page
+), walked as (
+    select max(run_id) as last, count(*) as page from live
+), found as (
+    select l.run_id from live l
+    where l.state in ('pending', 'running', 'retrying', 'cancelling') and l.since <= :older_than
+      and not exists (select 1 from concurrency_leases c where c.run_id = l.run_id)
+      and not exists (select 1 from dispatch_queue q where q.run_id = l.run_id)
+    order by l.run_id limit :limit
+)
+select f.run_id, w.last, w.page from walked w left join found f on true order by f.run_id

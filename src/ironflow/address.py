@@ -1,0 +1,119 @@
+"""Addresses of databases: which forms there are, and what of one may be shown.
+
+One pattern says what a PostgreSQL address looks like, for the reader and for the redaction alike. That is the point of
+this module: a password leaks where two parties cut an address differently (an unescaped `/` or `@` in a password moves
+half of it into the host, the port or the path), so what does not fit the pattern is neither opened nor shown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from ironflow.errors import InvalidSettings
+
+__all__ = ["FORMS", "Postgres", "not_an_address", "postgres", "redact_url", "sqlite_path"]
+
+FORMS: Final = "use sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
+
+_HIDDEN: Final = "***"
+_HOST: Final = r"(?:\[[0-9A-Fa-f:.%]+\]|[^:,/?#@\[\]\s]*)(?::\d{1,5})?"
+_POSTGRES: Final = re.compile(
+    rf"""postgres(?:ql)?://
+    (?:(?P<user>[^:/?\#@\s]*)(?::(?P<password>[^/?\#@\s]*))?@)?
+    (?P<hosts>{_HOST}(?:,{_HOST})*)
+    (?P<path>/[^?\#@\s]*)?
+    (?:\?(?P<query>[^\#@\s]*))?""",
+    re.VERBOSE,
+)
+_SCHEME: Final = re.compile(r"(sqlite|postgres(?:ql)?)(?:\+\w*)?://")
+#: What a parameter may be called whose value tells nobody anything they could log in with.
+_HARMLESS: Final = frozenset(
+    {"application_name", "connect_timeout", "database", "dbname", "host", "port", "prepare", "service", "sslmode",
+     "target_session_attrs", "user"}
+)  # fmt: skip
+#: A path that looks like the rest of another kind of address, put behind the wrong scheme.
+_CREDENTIALS: Final = re.compile(r":.*@|(?:pass\w*|pwd|secret|token)\s*=", re.IGNORECASE | re.DOTALL)
+
+
+class Postgres:
+    """A PostgreSQL address, taken apart.
+
+    Attributes:
+        text: everything before the query, as the driver takes it.
+        shown: the same without the password.
+        query: the parameters, decoded, in their order.
+    """
+
+    __slots__ = ("query", "shown", "text")
+
+    def __init__(self, text: str, shown: str, query: list[tuple[str, str]]) -> None:
+        self.text = text
+        self.shown = shown
+        self.query = query
+
+
+def postgres(url: str) -> Postgres:
+    """Take a PostgreSQL address apart.
+
+    Raises:
+        InvalidSettings: it cannot be read in one way only; nothing of it is repeated.
+    """
+    parsed = _parse(url)
+    if parsed is None:
+        raise InvalidSettings(
+            [
+                "the PostgreSQL address cannot be read (nothing of it is shown: it may hold a password): write "
+                "postgresql://user:password@host:port/database, an IPv6 host in [brackets], and / ? # @ % and spaces "
+                "in a name or password as %2F %3F %23 %40 %25 %20"
+            ]
+        )
+    return parsed
+
+
+def _parse(url: str) -> Postgres | None:
+    found = _POSTGRES.fullmatch(url)
+    if found is None or not url.isprintable():
+        return None
+    try:
+        query = parse_qsl(found["query"] or "", keep_blank_values=True, strict_parsing=bool(found["query"]))
+    except ValueError:
+        return None
+    text, _, _ = url.partition("?")
+    shown = text
+    if found["user"] is not None:
+        start, at = text.index("://") + 3, text.index("@")
+        # An escaped colon, too, is somebody's idea of how a password begins.
+        user, *rest = re.split(r":|%3a", text[start:at], maxsplit=1, flags=re.IGNORECASE)
+        shown = f"{text[:start]}{user}{f':{_HIDDEN}' if rest else ''}{text[at:]}"
+    return Postgres(text, shown, query)
+
+
+def sqlite_path(url: str) -> str | None:
+    """The file that a SQLite address names; None if it is not one."""
+    return unquote(url[len("sqlite:///") :]) or None if url.startswith("sqlite:///") else None
+
+
+def redact_url(url: str) -> str:
+    """What of a database address may be shown: in logs, errors and reprs.
+
+    Never a password, however the address is mistyped: a form that is not understood is not shown, because nobody can
+    tell which part of it is the secret. Of a parameter the value is shown only if its name is known to be harmless.
+    """
+    if (path := sqlite_path(url)) is not None:
+        return f"sqlite:///{_HIDDEN}" if _CREDENTIALS.search(path) else url
+    parsed = _parse(url)
+    if parsed is None:
+        scheme = _SCHEME.match(url)
+        return f"{scheme[1]}://{_HIDDEN}" if scheme is not None else _HIDDEN
+    query = [(key, value if key in _HARMLESS else _HIDDEN) for key, value in parsed.query]
+    return f"{parsed.shown}?{urlencode(query, safe='/:,*')}" if query else parsed.shown
+
+
+def not_an_address(url: str) -> InvalidSettings:
+    """The error of an address of no known form."""
+    driver = re.match(r"(sqlite|postgres(?:ql)?)\+\w*://", url)
+    if driver is not None:
+        return InvalidSettings([f"a database address names no driver: write {driver[1]}:// instead; {FORMS}"])
+    return InvalidSettings([f"{redact_url(url)!r} is not the address of a database: {FORMS}"])

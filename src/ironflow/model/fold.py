@@ -1,0 +1,321 @@
+"""`fold` reads a whole run back from its journal: its state, its counters, its steps and every try of them.
+
+Owns the one reading of a journal. Doctor compares it with the stored row, `runs get` shows it, and whoever follows a
+run that is under way adds event by event to the same `Folder`, so no view can tell another story than the record does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model import step as steps
+from ironflow.model.journal import Event
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of a step's body."""
+
+    number: int
+    state: str
+    started_at: int
+    ended_at: int | None = None
+    error: dict[str, Any] | None = None
+    execution_seq: int = 0
+
+
+@dataclass(slots=True)
+class StepView:
+    """A step as lists show it: its current state, and every try it took."""
+
+    step_id: str
+    name: str
+    kind: str = "tool"
+    state: str = steps.SCHEDULED
+    tries: list[Try] = field(default_factory=list)
+    due_at: int | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def try_no(self) -> int:
+        """The number of the current or last try, 0 before the first; an interrupted try keeps its number."""
+        return self.tries[-1].number if self.tries else 0
+
+
+@dataclass(slots=True)
+class Folded:
+    """What a journal says about its run."""
+
+    state: str = runs.PENDING
+    execution_seq: int = 0
+    epoch: int = 1
+    attempt: int = 1
+    retry_count: int = 0
+    lease_recoveries: int = 0
+    consecutive_recoveries: int = 0
+    compensations: int = 0
+    warnings: int = 0
+    status_text: str | None = None
+    reason: str | None = None
+    input: Any = None
+    output: Any = None
+    error: dict[str, Any] | None = None
+    created_at: int = 0
+    ended_at: int | None = None
+    last_seq: int = 0
+    started_at: int | None = None
+    #: when the earliest wait, or the next attempt, is due; None while it is not time that the run waits for
+    due_at: int | None = None
+    steps: dict[str, StepView] = field(default_factory=dict)
+    #: the steps that have begun and not ended, in the order in which they began
+    open: dict[str, StepView] = field(default_factory=dict)
+    #: how many steps are in each state
+    tally: Counter[str] = field(default_factory=Counter)
+    breaches: list[str] = field(default_factory=list)
+    ended_in_epoch: bool = False
+
+
+def fold(events: Iterable[Event]) -> Folded:
+    """Read a run back from its journal; see `Folder`, which does it event by event."""
+    folder = Folder()
+    for event in events:
+        folder.add(event)
+    return folder.view
+
+
+class Folder:
+    """Reads a run back from its journal, one event at a time; `view` is always what the events so far add up to.
+
+    Never raises on a journal that claims the impossible: what broke a rule is listed in `view.breaches`, so that one
+    bad run cannot stop a check of thousands.
+    """
+
+    __slots__ = ("view",)
+
+    def __init__(self) -> None:
+        self.view = Folded()
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of the journal.
+
+        Adding costs what the event changes, not what the run has done so far: a step that ended is not looked at
+        again, so a run of any length can be followed.
+        """
+        view = self.view
+        if event.seq != view.last_seq + 1:
+            view.breaches.append(f"seq {event.seq} follows {view.last_seq}: the journal is not dense")
+        view.last_seq = event.seq
+        if event.execution_seq < view.execution_seq:
+            view.breaches.append(
+                f"seq {event.seq} was written by execution_seq {event.execution_seq}, after {view.execution_seq}"
+            )
+        view.execution_seq = max(view.execution_seq, event.execution_seq)
+        if view.ended_in_epoch and event.kind != j.RUN_REOPENED:
+            view.breaches.append(f"seq {event.seq} ({event.kind}) follows the terminal event of its epoch")
+        handler = _FOLD.get(event.kind)
+        if handler is not None:
+            if event.kind in _MOVES:
+                view.due_at = None
+            handler(view, event, event.data())
+
+
+def _created(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.created_at, view.input = event.at, data.get("input")
+
+
+def _to(state: str) -> Any:
+    def move(view: Folded, event: Event, data: dict[str, Any]) -> None:
+        view.state = state
+
+    return move
+
+
+def _suspended(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state, view.due_at = data["state"], data.get("due")
+
+
+def _resumed(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state = runs.CANCELLING if data.get("cancelling") else runs.RUNNING
+    if view.started_at is None:
+        view.started_at = event.at
+
+
+def _recovered(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.lease_recoveries += 1
+    if data.get("charged", True):
+        view.consecutive_recoveries += 1
+    if view.state != runs.CANCELLING:
+        view.state = runs.PENDING
+    _interrupt_open(view, event)
+
+
+def _released(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    if view.state != runs.CANCELLING:
+        view.state = runs.PENDING
+    _interrupt_open(view, event, "interrupted: the worker left")
+
+
+def _paused(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state, view.reason = runs.PAUSED, data.get("reason")
+    _interrupt_open(view, event, "interrupted: the run was paused")
+
+
+def _unpaused(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state, view.reason = data["state"], None
+
+
+def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state, view.due_at = runs.RETRYING, data.get("due")
+    view.attempt += 1
+    view.retry_count += 1
+    if data.get("mode") == "restart":  # what it noted down is forgotten, and noted again
+        view.warnings = view.compensations = 0
+
+
+def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    _interrupt_open(view, event)
+    if data.get("compensate"):
+        view.state = runs.CANCELLING
+
+
+def _reopened(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state, view.epoch, view.attempt = runs.PENDING, view.epoch + 1, view.attempt + 1
+    view.ended_in_epoch, view.ended_at, view.error, view.reason = False, None, None, None
+    view.consecutive_recoveries = view.retry_count = 0
+    if data.get("mode") == "restart":
+        view.warnings = view.compensations = 0
+
+
+def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.ended_in_epoch, view.ended_at = True, event.at
+    if event.kind == j.RUN_SUCCEEDED:
+        view.state = runs.WARNING if view.warnings else runs.COMPLETED
+        view.output = data.get("output")
+    else:
+        view.state = runs.FAILED if event.kind == j.RUN_FAILED else runs.CANCELLED
+        view.error = data.get("error")
+    for step in list(view.open.values()):
+        _end_try(view, step, event, steps.CANCELLED, data.get("error"))
+
+
+def _step_started(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    step_id = event.step_id or ""
+    step = view.steps.get(step_id) or _appears(view, step_id, data.get("kind", "tool"))
+    _move(view, step, event, steps.RUNNING)
+    step.due_at = None
+    number = data.get("try", 1)
+    step.tries.append(Try(number, steps.RUNNING, event.at, execution_seq=event.execution_seq))
+
+
+def _step_ended(state: str) -> Any:
+    def end(view: Folded, event: Event, data: dict[str, Any]) -> None:
+        step = view.steps.get(event.step_id or "")
+        if step is None and state == steps.FAILED:  # refused at the call: there was no try
+            step = _appears(view, event.step_id or "")
+        if step is None:
+            view.breaches.append(f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started")
+            return
+        _end_try(view, step, event, state, data.get("error"))
+        step.due_at = data.get("due")
+        if state == steps.COMPLETED:
+            step.result = data.get("result")
+            view.consecutive_recoveries = 0
+
+    return end
+
+
+def _skipped(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    _move(view, _appears(view, event.step_id or ""), event, steps.SKIPPED)
+
+
+def _appears(view: Folded, step_id: str, kind: str = "tool") -> StepView:
+    """A step the journal had not named yet; or, of one that is skipped from now on, a view without a past."""
+    before = view.steps.get(step_id)
+    if before is not None:
+        view.tally[before.state] -= 1
+    step = view.steps[step_id] = StepView(step_id, j.name_of(step_id), kind)
+    view.tally[step.state] += 1
+    return step
+
+
+def _compensation(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.compensations += 1
+
+
+def _status(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.status_text = data.get("text")
+
+
+def _warning(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.warnings += 1
+
+
+def _move(view: Folded, step: StepView, event: Event, target: str) -> None:
+    if target not in steps.TRANSITIONS[step.state]:
+        view.breaches.append(f"seq {event.seq}: step {step.step_id} is {step.state} and cannot become {target}")
+    view.tally[step.state] -= 1
+    view.tally[target] += 1
+    step.state = target
+    if target not in _OPEN:
+        view.open.pop(step.step_id, None)
+    elif step.step_id not in view.open:
+        view.open[step.step_id] = step
+
+
+def _end_try(view: Folded, step: StepView, event: Event, state: str, error: dict[str, Any] | None) -> None:
+    if step.state != state:
+        _move(view, step, event, state)
+    if step.tries and step.tries[-1].ended_at is None:
+        last = step.tries[-1]
+        last.state, last.ended_at, last.error = state, event.at, error
+    step.error = error
+
+
+def _interrupt_open(view: Folded, event: Event, why: str = "interrupted: worker lease lost") -> None:
+    """A change of owner closes every open try: what the old owner did after its last record is unknown."""
+    for step in view.open.values():
+        if step.state == steps.RUNNING:
+            _end_try(view, step, event, steps.INTERRUPTED, {"message": why})
+
+
+#: States in which a step has begun and not ended.
+_OPEN = frozenset({steps.RUNNING, steps.RETRYING, steps.INTERRUPTED})
+#: After one of these the run no longer waits for the time it waited for.
+_MOVES = j.TERMINAL_KINDS | {
+    j.RUN_STARTED, j.RUN_RESUMED, j.RUN_RECOVERED, j.RUN_RELEASED, j.RUN_REOPENED, j.RUN_COMPENSATING,
+    j.CANCEL_REQUESTED,
+}  # fmt: skip
+
+_FOLD: dict[str, Any] = {
+    j.RUN_CREATED: _created,
+    j.RUN_STARTED: _resumed,
+    j.RUN_RESUMED: _resumed,
+    j.RUN_SUSPENDED: _suspended,
+    j.RUN_RECOVERED: _recovered,
+    j.RUN_RELEASED: _released,
+    j.RUN_PAUSED: _paused,
+    j.RUN_UNPAUSED: _unpaused,
+    j.RUN_RETRYING: _retrying,
+    j.CANCEL_REQUESTED: _cancel_requested,
+    j.RUN_COMPENSATING: _to(runs.CANCELLING),
+    j.RUN_REOPENED: _reopened,
+    j.RUN_SUCCEEDED: _ended,
+    j.RUN_FAILED: _ended,
+    j.RUN_CANCELLED: _ended,
+    j.STEP_STARTED: _step_started,
+    j.STEP_COMPLETED: _step_ended(steps.COMPLETED),
+    j.STEP_FAILED: _step_ended(steps.FAILED),
+    j.STEP_RETRYING: _step_ended(steps.RETRYING),
+    j.STEP_INTERRUPTED: _step_ended(steps.INTERRUPTED),
+    j.STEP_CANCELLED: _step_ended(steps.CANCELLED),
+    j.STEP_SKIPPED: _skipped,
+    j.COMPENSATION_REGISTERED: _compensation,
+    j.STATUS_SET: _status,
+    j.WARNING: _warning,
+}

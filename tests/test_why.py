@@ -1,0 +1,168 @@
+"""`why` always has an answer, and the answer names who and what, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.store.build import EXPIRED, HOUR, answer, answers, changed, create, leave, session, start, timer
+
+from ironflow.engine.why import CODES, Hold, holds
+from ironflow.errors import RunNotFound
+from ironflow.model.capacity import QueueRow
+from ironflow.model.ids import route_of
+from ironflow.model.transition import Locked, Transition
+from ironflow.model.wait import WaitRow
+from ironflow.store import connect
+from ironflow.store.base import Store
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = await connect(store_url)
+    yield opened
+    await opened.close()
+
+
+async def codes(store: Store, run_id: str = "r1") -> dict[str, Hold]:
+    found = await holds(store, run_id)
+    assert found
+    assert {hold.code for hold in found} <= CODES.keys()
+    return {hold.code: hold for hold in found}
+
+
+def requeued(status: str, **values: Any) -> Any:
+    """A decision that puts the run into the queue like this."""
+
+    def decide(locked: Locked) -> Transition:
+        row = locked.row
+        change = Transition(row.run_id, "locked", row.execution_seq)
+        change.dequeue, change.release = locked.queue is not None, locked.lease is not None
+        change.state = values.pop("state", row.state if locked.lease is None else "pending")
+        eligible = values.pop("eligible_at", locked.now)
+        change.enqueue = QueueRow(row.run_id, row.route, 0, 0, eligible, row.execution_seq, status, **values)
+        return change
+
+    return decide
+
+
+async def test_a_run_behind_a_long_queue_is_explained(store: Store) -> None:
+    await answers(store, *(create(f"a{n:04}", priority=1) for n in range(1_001)))
+    await answer(store, create("r1"))
+    assert (await codes(store)).keys() == {"NO_WORKER"}
+
+
+async def test_a_lease_that_ran_out_and_awaits_its_sweep_is_named(store: Store) -> None:
+    await answer(store, start("r1", ttl=EXPIRED))
+    found = await codes(store)
+    assert found.keys() == {"LEASE_EXPIRED", "NO_WORKER"}
+    assert "session s1" in found["LEASE_EXPIRED"].message
+
+
+async def test_an_executing_run_names_its_worker_and_the_step_that_takes_so_long(store: Store) -> None:
+    await store.open_session(session(store, worker_id="gpu-7"))
+    await answer(store, start("r1"))
+    found = await codes(store)
+    assert found.keys() == {"EXECUTING", "STEP_EXECUTING"}
+    assert "gpu-7" in found["EXECUTING"].message
+    assert "0:a" in found["STEP_EXECUTING"].message
+
+
+async def test_a_full_lane_names_its_limit_and_who_is_in_it(store: Store) -> None:
+    await store.open_session(session(store))
+    for run_id in ("r0", "r1"):
+        change = start(run_id) if run_id == "r0" else create(run_id)
+        change.lanes = [("group:api", 1)]
+        await answer(store, change)
+    await store.decide(["r1"], requeued("blocked", blocked_lane="group:api"))
+    found = await codes(store)
+    assert found.keys() == {"LANE_FULL"}
+    assert "limit 1" in found["LANE_FULL"].message
+    assert "r0" in found["LANE_FULL"].message
+
+
+async def test_what_a_worker_lacks_is_named(store: Store) -> None:
+    await answer(store, create("r1", route=route_of("order", "2", ("big", "gpu"))))
+    await store.open_session(session(store, routes="report"))
+    assert "none with workflow order (tags big, gpu)" in (await codes(store))["NO_ELIGIBLE_WORKER"].message
+    await store.open_session(session(store, "s2", routes=f"order\n{route_of('order', '1', ('gpu',))}"))
+    assert "none that continues version 2" in (await codes(store))["NO_ELIGIBLE_WORKER"].message
+    await store.open_session(session(store, "s3", routes=route_of("order", "2", ("gpu",))))
+    assert "missing: big" in (await codes(store))["NO_ELIGIBLE_WORKER"].message
+
+
+async def test_full_draining_and_silent_workers_are_no_workers_to_wait_for(store: Store) -> None:
+    await answer(store, create("r1"))
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    await store.open_session(session(store, "s2", draining=1))
+    assert (await codes(store)).keys() == {"NO_WORKER"}
+    await store.open_session(session(store, "s3", credits=0))
+    assert (await codes(store)).keys() == {"WORKERS_BUSY"}
+    await store.open_session(session(store, "s4"))
+    assert (await codes(store)).keys() == {"QUEUED"}
+
+
+async def test_each_kind_of_later_has_a_name_and_its_time(store: Store) -> None:
+    await store.open_session(session(store))
+    at = store.now() + HOUR
+    await answers(store, create("r1", scheduled_at=at, eligible_at=at), start("r2"), start("r3"))
+    await store.decide(["r2"], requeued("delayed", state="retrying", eligible_at=at))
+    await store.decide(["r3"], requeued("delayed", eligible_at=at))
+    for run_id, code in (("r1", "SCHEDULED"), ("r2", "RUN_RETRY"), ("r3", "RECOVERY_GRACE")):
+        found = await codes(store, run_id)
+        assert (found.keys(), found[code].until) == ({code}, at)
+
+
+async def test_a_reservation_names_the_worker_that_has_not_begun(store: Store) -> None:
+    await store.open_session(session(store, worker_id="slow-1"))
+    await answer(store, create("r1"))
+    assert [head.run_id for head in await store.reserve(["order"], 1, "s1", HOUR)] == ["r1"]
+    message = (await codes(store))["RESERVED"].message
+    assert "slow-1" in message
+    assert "has not begun yet" in message
+    until = store.now() - 1
+    await store.decide(["r1"], requeued("reserved", reserved_by="s1", reservation_token="t", reserved_until=until))
+    assert "the next sweep takes it back" in (await codes(store))["RESERVED"].message
+
+
+async def test_a_suspended_run_names_each_wait_and_who_should_have_woken_it(store: Store) -> None:
+    await answer(store, start("r1"))
+    later, past = store.now() + HOUR, store.now() - HOUR
+    waits = [timer("r1", later), WaitRow("r1", "0:pay", "retry_backoff", "retry_backoff", past)]
+    await answer(store, leave("r1", 4, "sleeping", waits=waits))
+    found = await codes(store)
+    assert found.keys() == {"WAITING", "STEP_RETRY", "NO_WORKER"}
+    assert (found["WAITING"].until, found["STEP_RETRY"].until) == (later, past)
+    assert "step pay failed" in found["STEP_RETRY"].message
+    assert [wait.step_id for wait in await store.claim_waits("node-1", 10)] == ["0:pay"]
+    assert "node-1" in (await codes(store))["WAKING"].message
+
+
+async def test_pause_of_run_and_workflow_and_a_deadline_are_told_together(store: Store) -> None:
+    await answer(store, create("r1", deadline_at=store.now() + HOUR))
+    await store.pause_workflow("order", "me")
+    await store.decide(["r1"], changed(state="paused", reason="REPLAY_DIVERGENCE"))
+    found = await codes(store)
+    assert found.keys() == {"PAUSED", "WORKFLOW_PAUSED", "NO_WORKER", "DEADLINE"}
+    assert "REPLAY_DIVERGENCE" in found["PAUSED"].message
+
+
+async def test_a_run_that_has_no_place_anywhere_is_called_that(store: Store) -> None:
+    await answer(store, start("r1"))
+
+    def lose(locked: Locked) -> Transition:
+        change = Transition("r1", "locked", locked.row.execution_seq)
+        change.release = True
+        return change
+
+    await store.decide(["r1"], lose)
+    assert (await codes(store)).keys() == {"UNOWNED"}
+
+
+async def test_the_end_is_an_answer_and_a_run_that_never_was_is_an_error(store: Store) -> None:
+    await answer(store, start("r1"))
+    await answer(store, leave("r1", 4, "failed"))
+    assert "runs retry r1" in (await codes(store))["ENDED"].message
+    with pytest.raises(RunNotFound):
+        await holds(store, "nobody")

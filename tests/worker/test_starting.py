@@ -1,0 +1,57 @@
+"""Starting what is already there: the same run, or a refusal that names it."""
+
+from __future__ import annotations
+
+import pytest
+
+import ironflow
+from ironflow.errors import IdempotencyKeyConflict, InvalidInput
+
+
+@ironflow.step
+async def key_of_this_call(fail: bool) -> tuple[str, str]:
+    info = ironflow.step_info()
+    keys.append((info.idempotency_key, info.call_key))
+    if fail and info.attempt == 1:
+        raise ValueError("once")
+    return keys[-1]
+
+
+keys: list[tuple[str, str]] = []
+
+
+@ironflow.workflow
+async def double(ctx: ironflow.Context, n: int) -> int:
+    return 2 * n
+
+
+@ironflow.workflow
+async def other(ctx: ironflow.Context, n: int) -> int:
+    return n
+
+
+@ironflow.workflow
+async def twice(ctx: ironflow.Context) -> None:
+    await key_of_this_call.using(retry=ironflow.Retry(2, backoff="1ms"))(True)
+    await key_of_this_call(False)
+
+
+async def test_a_run_id_gives_the_run_that_has_it_and_refuses_another_input(store_url: str) -> None:
+    async with ironflow.open(store_url, workflows=[double, other]) as engine:
+        assert await engine.run(double, 4, id="mine") == 8
+        again = await engine.start(double, 4, id="mine")
+        assert (again.created, await again.result(timeout=20)) == (False, 8)
+        with pytest.raises(IdempotencyKeyConflict, match="another input"):
+            await engine.start(double, 5, id="mine")
+        with pytest.raises(InvalidInput, match="a run of double"):
+            await engine.start(other, 4, id="mine")
+
+
+async def test_a_new_try_has_a_new_idempotency_key_and_the_same_call_key(store_url: str) -> None:
+    keys.clear()
+    async with ironflow.open(store_url, workflows=[twice]) as engine:
+        await engine.run(twice)
+    (first, call), (second, same_call), (_, another_call) = keys
+    assert first != second
+    assert call == same_call
+    assert call != another_call
