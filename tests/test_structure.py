@@ -24,6 +24,7 @@ TIERS = {
     "ironflow.address": 0,
     "ironflow.duration": 0,
     "ironflow.config": 0,
+    "ironflow.spelling": 0,
     "ironflow.testing": 7,
     # The private PostgreSQL knows nothing of the engine, so the demo and the benchmarks may use it anywhere.
     "ironflow.testing.postgres": 0,

@@ -62,13 +62,12 @@ def postgres(url: str) -> Postgres:
     """
     parsed = _parse(url)
     if parsed is None:
-        raise InvalidSettings(
-            [
-                "the PostgreSQL address cannot be read (nothing of it is shown: it may hold a password): write "
-                "postgresql://user:password@host:port/database, an IPv6 host in [brackets], and / ? # @ % and spaces "
-                "in a name or password as %2F %3F %23 %40 %25 %20"
-            ]
+        problem = (
+            "the PostgreSQL address cannot be read (nothing of it is shown: it may hold a password): write "
+            "postgresql://user:password@host:port/database, an IPv6 host in [brackets], and / ? # @ % and spaces "
+            "in a name or password as %2F %3F %23 %40 %25 %20"
         )
+        raise InvalidSettings([problem])
     return parsed
 
 

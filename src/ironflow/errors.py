@@ -480,6 +480,7 @@ class RunFailed(RunError):
         message: what happened.
         run_id: the run.
         failure: the recorded failure as plain data (type, message, traceback, code).
+        undo_errors: the compensations that failed in turn, by step id: what they were to undo still stands.
         hint: what to do about it.
     """
 
@@ -493,9 +494,11 @@ class RunFailed(RunError):
         *,
         run_id: str | None = None,
         failure: Mapping[str, Any] | None = None,
+        undo_errors: Mapping[str, Any] | None = None,
         hint: str | None = None,
     ) -> None:
         self.failure = dict(failure) if failure else None
+        self.undo_errors = dict(undo_errors) if undo_errors else {}
         super().__init__(message, run_id=run_id, hint=hint)
 
 

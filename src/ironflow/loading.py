@@ -74,7 +74,9 @@ def load(text: str) -> dict[str, Workflow[Any, Any]]:
     module = _import_file(target) if target.file is not None else _import_module(target)
     found = list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Workflow)))
     if target.name is not None:
-        return _by_name([_named(target, module, found)])
+        named = _named(target, module, found)
+        # With whatever shares its name: a run is known by that name alone, and would be continued by either.
+        return _by_name([named, *(workflow for workflow in found if workflow.name == named.name)])
     own = [workflow for workflow in found if workflow.fn.__module__ == module.__name__]
     if not found:
         raise WorkflowUnknown(f"{text} has no workflow", hint="Decorate a function in it with @ironflow.workflow.")

@@ -15,7 +15,7 @@ from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
 from ironflow.runtime import Engine
 from ironflow.store import connect
 from ironflow.store.base import Store
@@ -61,7 +61,7 @@ async def tampered(store: Store, run_id: str, change: Break) -> list[tuple[str, 
     """What the doctor finds after one forbidden change, made through the store's own door."""
 
     def decide(locked: Locked) -> Transition:
-        transition = Transition(run_id, LOCKED, locked.row.execution_seq)
+        transition = Transition(run_id, GUARD_LOCKED, locked.row.execution_seq)
         change(transition, locked)
         return transition
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ironflow.model.journal import Event
 from ironflow.model.retry import RUN_DEFAULTS, NonRetryableError, RetryPolicy
-from ironflow.model.transition import OWNER, Transition
+from ironflow.model.transition import GUARD_OWNER, Transition
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 
@@ -58,6 +58,6 @@ def test_words_match_everything_timeouts_or_the_step_s_own_kind() -> None:
 
 
 def test_a_transition_shows_what_it_would_do() -> None:
-    change = Transition("r", OWNER, 3)
+    change = Transition("r", GUARD_OWNER, 3)
     change.events = [Event(1, "step_started"), Event(2, "step_completed")]
     assert repr(change) == "Transition(r, owner, seq=3, state=None, [step_started, step_completed])"

@@ -73,7 +73,7 @@ async def test_a_loss_is_charged_where_something_executed_at_the_last_heartbeat_
     await store.open_session(session(store))
     if executing is not None:
         heart = store.heart()
-        await asyncio.to_thread(heart.beat, "s1", 60_000, 0, [("r1", 1, "token", executing)])
+        await asyncio.to_thread(heart.beat, "s1", 60_000, 60_000, 0, [("r1", 1, "token", executing)])
         await asyncio.to_thread(heart.close)
     await (await scanner(store)).session_died("s1")
     found = await row(store)

@@ -10,7 +10,7 @@ from ironflow.model import journal as j
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import PENDING, RUNNING, RunRow
-from ironflow.model.transition import FRESH, OWNER, QUEUED, SUSPENDED, Locked, Transition
+from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, GUARD_SUSPENDED, Locked, Transition
 from ironflow.model.wait import TIMER, WaitRow
 from ironflow.store.base import Store
 
@@ -38,7 +38,7 @@ async def answers(store: Store, *changes: Transition) -> list[str]:
 
 def start(run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "s1", **row: Any) -> Transition:
     """A run that is created and taken on by its creator, with its first three events."""
-    change = Transition(run_id, FRESH)
+    change = Transition(run_id, GUARD_FRESH)
     change.row = _row(run_id, RUNNING, **row)
     change.state, change.new_execution_seq, change.new_token_hash = RUNNING, 1, token
     change.lease = LeaseRow(run_id, 1, token, session, 0, ttl)
@@ -52,7 +52,7 @@ def start(run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "
 
 def create(run_id: str, *, route: str | None = None, eligible_at: int = 0, priority: int = 0, **row: Any) -> Transition:
     """A run that is created and waits in the queue."""
-    change = Transition(run_id, FRESH)
+    change = Transition(run_id, GUARD_FRESH)
     change.row = _row(run_id, PENDING, route=route, priority=priority, **row)
     change.events = [Event(1, j.RUN_CREATED, None, '{"input":7}')]
     change.enqueue = QueueRow(run_id, change.row.route, priority, 0, eligible_at, 0)
@@ -67,7 +67,7 @@ def _row(run_id: str, state: str, **values: Any) -> RunRow:
 
 def append(run_id: str, seq: int, *, count: int = 1, fence: int = 1, token: str = "token") -> Transition:
     """What the owner of a run writes while it executes."""
-    change = Transition(run_id, OWNER, fence, token)
+    change = Transition(run_id, GUARD_OWNER, fence, token)
     change.events = [
         Event(seq + i, j.STEP_COMPLETED if i % 2 == 0 else j.STEP_STARTED, "0:a", '{"result":1}') for i in range(count)
     ]
@@ -85,7 +85,7 @@ def leave(
     waits: Sequence[WaitRow] = (),
 ) -> Transition:
     """The owner leaves: suspended, or ended when the state is terminal."""
-    change = Transition(run_id, OWNER, fence, token)
+    change = Transition(run_id, GUARD_OWNER, fence, token)
     change.facts = facts
     change.state, change.release, change.waits = state, True, waits
     change.ended = state in ("completed", "failed", "cancelled", "warning")
@@ -96,12 +96,12 @@ def leave(
 
 def activate(head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL) -> Transition:
     """A worker takes a queued run that it has peeked or reserved."""
-    return _take(QUEUED, head, seq, token, session, ttl)
+    return _take(GUARD_QUEUED, head, seq, token, session, ttl)
 
 
 def wake(head: RunHead, seq: int, *, token: str = "token2", session: str = "s1", ttl: int = TTL) -> Transition:
     """A worker takes a suspended run whose wait is due."""
-    change = _take(SUSPENDED, head, seq, token, session, ttl)
+    change = _take(GUARD_SUSPENDED, head, seq, token, session, ttl)
     change.clear_waits = True
     return change
 

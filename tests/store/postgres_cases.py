@@ -9,7 +9,7 @@ from typing import Any
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import FRESH, LOCKED, OWNER, QUEUED, Locked, Transition
+from ironflow.model.transition import GUARD_FRESH, GUARD_LOCKED, GUARD_OWNER, GUARD_QUEUED, Locked, Transition
 
 ROUTE = "wf"
 TTL_MS = 20_000
@@ -23,7 +23,7 @@ def new_id(prefix: str = "run") -> str:
 
 def started(run_id: str, token: str = "t1", session: str = "s1", **columns: Any) -> Transition:
     """A run that starts in its caller's own slot, with a lease and three events."""
-    change = Transition(run_id, FRESH)
+    change = Transition(run_id, GUARD_FRESH)
     change.row = RunRow(
         run_id, "wf", "1", "running", ROUTE, run_id, 0, execution_seq=1, lease_token_hash=token, **columns
     )
@@ -39,7 +39,7 @@ def started(run_id: str, token: str = "t1", session: str = "s1", **columns: Any)
 
 def queued(run_id: str, priority: int = 0, **columns: Any) -> Transition:
     """A run that waits for a worker."""
-    change = Transition(run_id, FRESH)
+    change = Transition(run_id, GUARD_FRESH)
     change.row = RunRow(run_id, "wf", "1", "pending", ROUTE, run_id, 0, priority=priority, **columns)
     change.events = [Event(1, "run_created", None, '{"input":1}')]
     change.enqueue = QueueRow(run_id, ROUTE, priority, 0, 0, 0)
@@ -48,7 +48,7 @@ def queued(run_id: str, priority: int = 0, **columns: Any) -> Transition:
 
 def taken(run_id: str, seq: int, event_seq: int, token: str, session: str = "s1") -> Transition:
     """A worker takes a run out of the queue: execution_seq `seq` becomes `seq + 1`."""
-    change = Transition(run_id, QUEUED, seq)
+    change = Transition(run_id, GUARD_QUEUED, seq)
     change.facts = 0
     change.state = "running"
     change.new_execution_seq, change.new_token_hash = seq + 1, token
@@ -60,7 +60,7 @@ def taken(run_id: str, seq: int, event_seq: int, token: str, session: str = "s1"
 
 def appended(run_id: str, event_seq: int, token: str = "t1", seq: int = 1, payload: str = '{"r":1}') -> Transition:
     """The owner's completion of one step and start of the next."""
-    change = Transition(run_id, OWNER, seq, token)
+    change = Transition(run_id, GUARD_OWNER, seq, token)
     change.events = [
         Event(event_seq, "step_completed", f"s{event_seq - 1}", payload),
         Event(event_seq + 1, "step_started", f"s{event_seq + 1}"),
@@ -70,7 +70,7 @@ def appended(run_id: str, event_seq: int, token: str = "t1", seq: int = 1, paylo
 
 def ended(run_id: str, event_seq: int, token: str = "t1", seq: int = 1) -> Transition:
     """The owner's last word."""
-    change = Transition(run_id, OWNER, seq, token)
+    change = Transition(run_id, GUARD_OWNER, seq, token)
     change.facts, change.state, change.ended, change.release = 0, "completed", True, True
     change.events = [
         Event(event_seq, "step_completed", f"s{event_seq - 1}"),
@@ -82,7 +82,7 @@ def ended(run_id: str, event_seq: int, token: str = "t1", seq: int = 1) -> Trans
 def recovered(locked: Locked) -> Transition:
     """The scanner's decision on a run whose owner is gone."""
     row = locked.row
-    change = Transition(row.run_id, LOCKED, row.execution_seq)
+    change = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     change.state = "pending"
     change.new_execution_seq = row.execution_seq + 1
     change.release = True

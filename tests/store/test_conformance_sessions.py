@@ -31,7 +31,7 @@ async def beat(store: Store, *held: tuple[str, int, str, bool], name: str = "s1"
     def call() -> tuple[bool, list[str]]:
         heart = store.heart()
         try:
-            alive, verdicts = heart.beat(name, HOUR, 3, held)
+            alive, verdicts = heart.beat(name, HOUR, HOUR, 3, held)
         finally:
             heart.close()
         assert [(v.run_id, v.execution_seq) for v in verdicts] == [(run_id, seq) for run_id, seq, _, _ in held]
@@ -138,6 +138,42 @@ async def test_expired_sessions_are_found(store: Store) -> None:
     await store.open_session(session(store, "s1"))
     await store.open_session(session(store, "s2", ttl=EXPIRED))
     assert [row.session_id for row in await store.expired_sessions(10)] == ["s2"]
+
+
+async def test_a_session_that_beat_after_it_was_found_expired_is_left_alone(store: Store) -> None:
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    await answer(store, start("r1"))
+    assert [row.session_id for row in await store.expired_sessions(10)] == ["s1"]
+    assert (await beat(store))[0]
+    assert await store.expire_session("s1") is None
+    assert [row.session_id for row in await store.sessions()] == ["s1"]
+    assert await store.expired_leases(10) == []
+
+
+async def test_an_expired_session_ends_with_its_leases(store: Store) -> None:
+    await store.open_session(session(store, "s1", ttl=EXPIRED))
+    await answer(store, start("r1"))
+    assert await store.expire_session("s1") == ["r1"]
+    assert await store.expired_leases(10) == ["r1"]
+    assert await store.expire_session("s1") is None, "there is nothing left to expire"
+
+
+async def test_a_lease_and_its_session_keep_the_times_that_each_was_given(store: Store) -> None:
+    await store.open_session(session(store, "s1"))
+    await answer(store, start("r1"))
+    now = store.now()
+
+    def call() -> None:
+        heart = store.heart()
+        try:
+            heart.beat("s1", HOUR, 2 * HOUR, 0, [("r1", 1, "token", True)])
+        finally:
+            heart.close()
+
+    await asyncio.to_thread(call)
+    (row,), (lease,) = await store.sessions(), await store.leases()
+    assert abs(row.expires_at - now - HOUR) < HOUR // 10
+    assert abs(lease.expires_at - now - 2 * HOUR) < HOUR // 10
 
 
 async def test_a_run_that_nothing_holds_is_unowned(store: Store) -> None:

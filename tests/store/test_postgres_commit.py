@@ -12,7 +12,7 @@ from tests.store.postgres_cases import appended, assert_dense, ended, new_id, qu
 from ironflow.errors import InvalidSettings, StoreError, StoreReadOnly, StoreUnreachable
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
-from ironflow.model.transition import OWNER, SUSPENDED, Transition
+from ironflow.model.transition import GUARD_OWNER, GUARD_SUSPENDED, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import migrate
 from ironflow.store import postgres_shapes as shapes
@@ -97,14 +97,14 @@ async def test_a_segment_that_missed_news_may_not_leave(store: PostgresStore, su
 async def test_a_suspended_run_is_woken_once_and_its_waits_are_settled(store: PostgresStore, submit: Submit) -> None:
     run_id = new_id()
     await submit(store, started(run_id))
-    leaving = Transition(run_id, OWNER, 1, "t1")
+    leaving = Transition(run_id, GUARD_OWNER, 1, "t1")
     leaving.facts, leaving.state, leaving.release = 0, "sleeping", True
     leaving.events = [Event(4, "run_suspended", None, '{"state":"sleeping"}')]
     leaving.waits = [WaitRow(run_id, "0:nap", "timer", "sleeping", 1)]
     assert await submit(store, leaving) == "applied"
     assert [wait.step_id for wait in await store.waits(run_id)] == ["0:nap"]
     waking = taken(run_id, 1, 5, "t2")
-    waking.guard, waking.dequeue, waking.clear_waits = SUSPENDED, False, True
+    waking.guard, waking.dequeue, waking.clear_waits = GUARD_SUSPENDED, False, True
     assert await submit(store, waking) == "applied"
     assert await store.waits(run_id) == []
     assert await submit(store, waking) == "lost"
@@ -134,7 +134,7 @@ async def test_a_claim_needs_its_queue_row_as_it_was_peeked(store: PostgresStore
 async def test_a_released_run_goes_back_to_the_queue(store: PostgresStore, submit: Submit) -> None:
     run_id = new_id()
     await submit(store, started(run_id))
-    change = Transition(run_id, OWNER, 1, "t1")
+    change = Transition(run_id, GUARD_OWNER, 1, "t1")
     change.state, change.release, change.new_execution_seq = "pending", True, 2
     change.events = [Event(4, "run_released")]
     change.enqueue = QueueRow(run_id, "wf", 5, 0, 0, 2)

@@ -21,7 +21,7 @@ from tests.store.postgres_cases import (
 
 from ironflow.errors import StoreUnreachable
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, OWNER, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, GUARD_OWNER, Locked, Transition
 from ironflow.store import postgres, postgres_link
 from ironflow.store.postgres import PostgresStore
 from ironflow.testing.postgres import PostgresServer
@@ -66,7 +66,7 @@ async def live(store: PostgresStore, counts: dict[str, int]) -> str:
         assert await store.submit(appended(run_id, 3 + 2 * n)) == "applied"
 
     def note(locked: Locked) -> Transition:
-        change = Transition(run_id, LOCKED)
+        change = Transition(run_id, GUARD_LOCKED)
         change.events = [Event(0, "status_set", None, '{"text":"seen"}', locked.row.execution_seq)]
         change.changes = {"facts": locked.row.facts + 1}
         return change
@@ -164,7 +164,7 @@ async def test_a_decision_whose_answer_was_lost_is_not_decided_twice(postgres_ur
 
     def note(locked: Locked) -> Transition:
         seen.append(locked.last_seq)
-        change = Transition(run_id, LOCKED)
+        change = Transition(run_id, GUARD_LOCKED)
         change.events = [Event(0, "status_set", None, '{"text":"same"}', locked.row.execution_seq)]
         change.changes = {"facts": locked.row.facts + 1}
         return change
@@ -220,7 +220,7 @@ async def test_events_without_a_number_are_written_once_when_an_answer_is_lost(
     run_id = new_id()
     await store.submit(started(run_id))
     for _ in range(2):
-        change = Transition(run_id, OWNER, 1, "t1")
+        change = Transition(run_id, GUARD_OWNER, 1, "t1")
         change.events = [Event(0, "status_set", None, '{"text":"same"}')]
         lose_one_answer(store._owners)
         assert await store.submit(change) == "applied"
@@ -290,7 +290,7 @@ async def test_a_server_that_is_killed_and_comes_back_is_a_pause(
 def _beat(store: PostgresStore) -> tuple[bool, object]:
     heart = store.heart()
     try:
-        return heart.beat("s1", 1000, 0, [])
+        return heart.beat("s1", 1000, 1000, 0, [])
     finally:
         heart.close()
 

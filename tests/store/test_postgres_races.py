@@ -28,7 +28,7 @@ from ironflow.errors import StoreError
 from ironflow.model.capacity import LeaseRow
 from ironflow.model.fold import fold
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
 from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED
 from ironflow.store.postgres import PostgresStore, open_postgres
 
@@ -81,7 +81,7 @@ async def test_the_next_number_is_learned_after_the_lock(stores: list[PostgresSt
     notes = 0
 
     def note(locked: Locked) -> Transition:
-        change = Transition(run_id, LOCKED)
+        change = Transition(run_id, GUARD_LOCKED)
         change.events = [Event(0, "status_set", None, '{"text":"hello"}', locked.row.execution_seq)]
         return change
 
@@ -156,7 +156,7 @@ async def test_a_lease_that_somebody_works_on_is_unknown_and_not_stale(
 def _beat_once(store: PostgresStore, held: list[tuple[str, int, str, bool]]) -> tuple[bool, list]:  # type: ignore[type-arg]
     heart = store.heart()
     try:
-        return heart.beat("s1", TTL_MS, 3, held)
+        return heart.beat("s1", TTL_MS, TTL_MS, 3, held)
     finally:
         heart.close()
 
@@ -241,7 +241,7 @@ class Crowd:
                 # In any order, and not all of them: some leases are left to the scanners.
                 named = random.sample(list(self.tokens.items()), len(self.tokens) // 4)
                 held = [(run_id, seq, token, False) for run_id, (seq, token) in named]
-                _, verdicts = heart.beat("s1", 30, 0, held)
+                _, verdicts = heart.beat("s1", 30, 30, 0, held)
                 self.counts["renewed"] += sum(one.verdict == REFRESHED for one in verdicts)
         finally:
             heart.close()

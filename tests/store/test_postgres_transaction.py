@@ -12,7 +12,7 @@ from tests.store.postgres_cases import appended, assert_dense, new_id, recovered
 
 from ironflow.errors import StoreError
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
 from ironflow.store.postgres import PostgresStore, open_postgres
 
 DEADLINE_MS = 250
@@ -73,7 +73,7 @@ async def test_after_news_the_transaction_is_open_and_the_run_is_not_locked(stor
     _, transaction = await store.begin(order("a"), deadline_ms=DEADLINE_MS)
 
     def tell(locked: Locked) -> Transition:
-        change = Transition(run_id, LOCKED)
+        change = Transition(run_id, GUARD_LOCKED)
         change.changes = {"facts": locked.row.facts + 1}
         return change
 

@@ -15,7 +15,7 @@ from tests.store.build import append
 from ironflow.errors import InvalidSettings, StoreError, StoreTooNew
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.run import RunRow
-from ironflow.model.transition import APPLIED, LOCKED, LOST, QUEUED, Audit, Transition
+from ironflow.model.transition import APPLIED, GUARD_LOCKED, GUARD_QUEUED, LOST, Audit, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import connect, migrate
 from ironflow.store.committer import Committer
@@ -117,7 +117,7 @@ def test_every_statement_of_one_database_is_executed_there() -> None:
 # A value for every field that an append leaves alone. A new field must be added here and to `is_plain_append`.
 _MORE = {
     "audit": [Audit("a", "b")], "changes": {"reason": "x"}, "clear_waits": True, "dequeue": True,
-    "enqueue": QueueRow("r", "order", 0, 0, 0, 0), "ended": True, "facts": 0, "guard": LOCKED,
+    "enqueue": QueueRow("r", "order", 0, 0, 0, 0), "ended": True, "facts": 0, "guard": GUARD_LOCKED,
     "lanes": [("l", 1)], "lease": LeaseRow("r", 1, "t", "s", 0, 0), "new_execution_seq": 0, "new_token_hash": "",
     "progress": True, "release": True, "reservation": "", "row": RunRow("r", "w", "1", "running", "w", "r", 0),
     "state": "cancelling", "waits": [WaitRow("r", "s", "timer", "sleeping", 0)],
@@ -211,7 +211,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
 def test_a_queued_segment_goes_by_its_status_and_its_time(
     status: str, eligible_at: int, token: str | None, expected: str
 ) -> None:
-    change = Transition("r", QUEUED)
+    change = Transition("r", GUARD_QUEUED)
     change.reservation = token
     fence = Fence("r", 0, None, "pending", 0, False, "default", "order")
     row = Queued("r", status, eligible_at, "t" if status == "reserved" else None)

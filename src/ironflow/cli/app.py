@@ -40,6 +40,7 @@ def command() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
+    app.callback()(version.root)
     app.command()(run.run)
     app.command()(worker.worker)
     app.command()(runs.why)

@@ -72,8 +72,17 @@ def typed_input(spec: WorkflowSpec, value: Any) -> Any:
         if value is MISSING or value is None:
             return None
         raise InvalidInput(f"workflow {spec.name} takes no input", hint="Leave --input out.")
+    given = None if value is MISSING else value
     try:
-        return spec.input.validate(None if value is MISSING else value, path="input")
+        typed = spec.input.validate(given, path="input")
+        unknown = spec.input.unknown_fields(given, path="input")
+        if unknown:
+            raise InvalidInput(
+                f"the input does not fit workflow {spec.name}: it has no field {', '.join(unknown)}",
+                hint=f"Expected: {shape(spec.input.annotation)}",
+                details={"fields": unknown},
+            )
+        return typed
     except PayloadError as error:
         wanted = f"Expected: {shape(spec.input.annotation)}"
         if value is MISSING:

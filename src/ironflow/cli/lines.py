@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from ironflow.cli import times
 from ironflow.cli.follow import state_of
-from ironflow.cli.output import error_line, style_of
+from ironflow.cli.output import error_line, error_text, style_of, undone_lines
+from ironflow.cli.values import readable
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 #: Longest remark on a line, in characters; the whole payload is in `--json`.
 LONGEST = 200
+#: Columns that the number of an event and the space behind it take.
+SEQ_WIDTH = 7
 
 
 def line(event: Event, *, seq: bool = True) -> Text:
@@ -28,7 +32,7 @@ def line(event: Event, *, seq: bool = True) -> Text:
 
     text = Text(no_wrap=True, overflow="ellipsis")
     if seq:
-        text.append(f"{event.seq:>5}  ", style="dim")
+        text.append(f"{event.seq:>{SEQ_WIDTH - 2}}  ", style="dim")
     text.append(times.clock(event.at), style="dim")
     text.append(f"  {event.kind:<16}", style=style_of(state_of(event)))
     if event.step_id and ":" in event.step_id:  # the places of notes and timers have no name
@@ -38,6 +42,24 @@ def line(event: Event, *, seq: bool = True) -> Text:
     if note:
         text.append(f"  {note}", style="dim" if event.step_id else "")
     return text
+
+
+def show(screen: Console, event: Event, *, seq: bool = True) -> None:
+    """Print an event: its line, and below it what of an error does not fit into one."""
+    screen.print(line(event, seq=seq))
+    for rest in below(event):
+        screen.print(f"{'':>{SEQ_WIDTH if seq else 0}}{'':>14}{rest}", style="dim", soft_wrap=True)
+
+
+def below(event: Event) -> list[str]:
+    """The further lines of an event: of a message of several lines, or of an error that was cut, all; and what a run
+    that was undone left behind.
+    """
+    data = event.data()
+    text = error_text(data.get("error"))
+    lines = text.splitlines() if len(text) > LONGEST else text.splitlines()[1:]
+    undone = data.get("undo_errors") if event.kind in j.TERMINAL_KINDS else None
+    return [*lines, *(part for one in undone_lines(undone or {}) for part in one.splitlines())]
 
 
 def remark(event: Event) -> str:
@@ -54,7 +76,7 @@ def _nothing(data: dict[str, Any], event: Event) -> str:
 def _value(name: str) -> Any:
     def show(data: dict[str, Any], event: Event) -> str:
         value = data.get(name)
-        return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+        return "" if value is None else json.dumps(readable(value), ensure_ascii=False, default=str)
 
     return show
 

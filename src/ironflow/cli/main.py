@@ -59,6 +59,8 @@ def _run(argv: list[str]) -> int:
         if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
             raise
         message = str(error.format_message())
+        if not message and not as_json:  # a command without its words: the parser has printed the help
+            return exits.USAGE
         if as_json:
             exits.say_json("USAGE", message, "See --help.")
         else:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from ironflow.cli.times import iso
+from ironflow.cli.values import readable
 from ironflow.model import run as runs
 from ironflow.model import step as steps
+from ironflow.model.journal import name_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,18 +157,30 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def error_line(error: dict[str, Any] | None) -> str:
-    """A stored failure in one line."""
+def error_text(error: dict[str, Any] | None) -> str:
+    """A stored failure, with all lines of its message."""
     if not error:
         return ""
-    name = str(error.get("type", "")).rpartition(".")[2]
-    message = str(error.get("message", "")).split("\n", 1)[0]
+    name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
     return f"{name}: {message}" if name and message else name or message
+
+
+def error_line(error: dict[str, Any] | None) -> str:
+    """A stored failure in one line: what a table has room for."""
+    return error_text(error).partition("\n")[0]
+
+
+def undone_lines(undo_errors: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What a run that was undone left behind: one entry for each compensation that failed."""
+    return [
+        f"not undone: {name_of(step_id)} ({step_id.partition(':')[0]}) failed: {error_text(error)}"
+        for step_id, error in undo_errors.items()
+    ]
 
 
 def result_text(value: Any) -> str:
     """A stored result as JSON a person can read."""
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return json.dumps(readable(value), ensure_ascii=False, indent=2, default=str)
 
 
 def took(one: Try | RunRow, now: int) -> int | None:

@@ -199,17 +199,20 @@ class _Errand:
         over = row.ended or row.state == states.PAUSED
         code = exits.of_state(row.state) if over else exits.INTERRUPTED
         if self.as_json:
-            told = {**output.plain(row), "output": view.output, "error": view.error, "exit": code}
+            told = {**output.plain(row), "output": view.output, "error": view.error, "undo_errors": view.undo_errors}
+            told["exit"] = code
             output.emit({**told, "resumable": True} if code == exits.INTERRUPTED else told)
             return code
         steps = sum(step.state == "completed" for step in view.steps.values())
         if code == exits.INTERRUPTED:
             self.view.say(f"interrupted; {output.count(steps, 'step')} done. Run again to resume.", "yellow")
         elif row.state == states.PAUSED:
-            self.view.say(f"paused: {row.reason}", "yellow")
-            self.view.say(f"  `ironflow runs why {row.run_id}` says why; `ironflow runs resume` lets it go on.")
+            from ironflow.engine.why import paused_because
+
+            self.view.say(f"paused: {paused_because(view.hold, row.run_id)}", "yellow")
         elif row.state == states.CANCELLED:
             self.view.say("cancelled", "magenta")
+            self._report_undone(view)
         elif row.state == states.FAILED:
             self._report_failure(row, view)
         else:
@@ -224,8 +227,13 @@ class _Errand:
         if trace:
             self.view.say(trace, "dim")
         code = error.get("code") or "RUN_FAILED"
-        print(f"error {code}: run {row.run_id} failed: {output.error_line(error)}", file=sys.stderr)
+        print(f"error {code}: run {row.run_id} failed: {output.error_text(error)}", file=sys.stderr)
+        self._report_undone(view)
         print(f"  After a fix, `ironflow runs retry {row.run_id}` keeps the finished steps.", file=sys.stderr)
+
+    def _report_undone(self, view: Folded) -> None:
+        for text in output.undone_lines(view.undo_errors):
+            self.view.say(text, "red")
 
 
 async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:

@@ -54,6 +54,7 @@ def get(run: RunArgument, db: DbOption = None, json: JsonOption = False) -> None
         if json:
             steps = [output.step_json(step) for step in view.steps.values()]
             values = {"input": view.input, "output": view.output, "error": view.error}
+            values |= {"undo_errors": view.undo_errors, "hold": view.hold}
             output.emit({**output.plain(row), **values, "steps": steps})
         else:
             _draw_run(output.screen(), row, view, store.now())
@@ -71,7 +72,7 @@ def journal(
     """Print the journal of a run, one event per line."""
 
     async def command(store: Store) -> None:
-        from ironflow.cli.lines import line
+        from ironflow.cli.lines import show
 
         row = await find_run(store, run)
         screen = output.screen()
@@ -79,7 +80,7 @@ def journal(
             if json:
                 output.emit(output.event_json(event))
             else:
-                screen.print(line(event))
+                show(screen, event)
 
     on_store(db, command, as_json=json)
 
@@ -95,7 +96,7 @@ def watch(
 
     async def command(store: Store) -> int:
         from ironflow.cli.follow import Progress, events
-        from ironflow.cli.lines import line
+        from ironflow.cli.lines import show
 
         row = await find_run(store, run)
         screen, progress = output.screen(), Progress()
@@ -107,7 +108,7 @@ def watch(
                 if json:
                     output.emit(output.event_json(event))
                 else:
-                    screen.print(line(event))
+                    show(screen, event)
             if progress.ended and not page:
                 break
         return exits.of_state(progress.state)
@@ -182,15 +183,40 @@ def _draw_run(screen: Console, row: RunRow, view: Folded, now: int) -> None:
     if view.steps:
         screen.print()
         screen.print(_steps(list(view.steps.values()), now))
-    if view.error:
-        screen.print()
-        screen.print(output.error_line(view.error), style="red")
-        trace = str(view.error.get("traceback", "")).rstrip()
-        if trace:
-            screen.print(trace, style="dim")
+    _draw_errors(screen, row, view)
     if row.state in (states.COMPLETED, states.WARNING):
         screen.print()
         screen.print(output.result_text(view.output))
+
+
+def _draw_errors(screen: Console, row: RunRow, view: Folded) -> None:
+    """Below the table, whole and unwrapped: a column has no room for them, and a cut message is no message."""
+    last = output.error_text(view.error)
+    for step in view.steps.values():
+        errors = [one.error for one in step.tries if one.error]
+        texts = [f"try {one.number}: {output.error_text(one.error)}" for one in step.tries if one.error]
+        if len(texts) < 2:
+            texts = [output.error_text(error) for error in errors or ([step.error] if step.error else [])]
+        if not texts or texts == [last]:
+            continue
+        screen.print()
+        screen.print(f"{step.name}  {step.step_id.partition(':')[0]}", style="bold")
+        for text in texts:
+            screen.print(text, style="red", soft_wrap=True)
+    if row.state == states.PAUSED:
+        from ironflow.engine.why import paused_because
+
+        screen.print()
+        screen.print(f"paused: {paused_because(view.hold, row.run_id)}", style="yellow", soft_wrap=True)
+    if view.error:
+        screen.print()
+        screen.print(last, style="red", soft_wrap=True)
+        trace = str(view.error.get("traceback", "")).rstrip()
+        if trace:
+            screen.print(trace, style="dim", soft_wrap=True)
+    for text in output.undone_lines(view.undo_errors):
+        screen.print()
+        screen.print(text, style="red", soft_wrap=True)
 
 
 def _facts(row: RunRow, view: Folded, now: int) -> list[tuple[str, Any]]:
@@ -221,7 +247,7 @@ def _steps(steps: list[StepView], now: int) -> Any:
     for step in steps:
         first = step.tries[0].started_at if step.tries else None
         length = output.took(step.tries[-1], now) if step.tries else None
-        note = f"next {times.ago(step.due_at, now)}" if step.due_at else output.error_line(step.error)
+        note = f"next {times.ago(step.due_at, now)}" if step.due_at else ""
         made.add_row(
             Text(step.name).append(f"  {step.step_id.partition(':')[0]}", style="dim"),
             output.state_text(step.state),
@@ -239,7 +265,7 @@ def _steps(steps: list[StepView], now: int) -> Any:
                     "",
                     times.ago(one.started_at, now),
                     times.span(output.took(one, now) or 0),
-                    output.error_line(one.error),
+                    "",
                     style="dim",
                 )
     return made

@@ -60,10 +60,14 @@ class Signals:
         self._loop.call_soon_threadsafe(self._hear)
 
     def _not_heard(self, number: int, frame: FrameType | None) -> None:
-        if self._heard < self.count:
-            os.write(2, _FIRST_WORDS if self.count == 1 else _LAST_WORDS)
-            if self.count > 1:
-                os._exit(INTERRUPTED)
+        count = self.count  # the next signal may come between two lines of this
+        if self._heard >= count:
+            return
+        if count == 1:
+            os.write(2, _FIRST_WORDS)
+            return
+        os.write(2, _LAST_WORDS)
+        os._exit(INTERRUPTED)
 
     def add(self) -> None:
         """Count one; a supervisor that is gone counts like a signal."""

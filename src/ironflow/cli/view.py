@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ironflow.cli import times
 from ironflow.cli.follow import Progress
-from ironflow.cli.lines import line
+from ironflow.cli.lines import show
 from ironflow.cli.output import screen, state_text
 from ironflow.model import journal as j
 from ironflow.model import run as runs
@@ -75,7 +75,7 @@ class Lines:
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         for event in page:
             if event.kind not in _QUIET:
-                self.console.print(line(event, seq=False))
+                show(self.console, event, seq=False)
 
 
 class Live:

@@ -141,6 +141,21 @@ def union_members(tp: Any) -> dict[type, str]:
     return {cls: name for cls, name in members.items() if names.count(name) == 1}
 
 
+def allows_extra(tp: Any) -> bool:
+    """Whether an annotation has a model somewhere in it that takes fields nobody declared."""
+    return _allows_extra(tp, set())
+
+
+def _allows_extra(tp: Any, seen: set[Any]) -> bool:
+    if isinstance(tp, type) and not get_args(tp):
+        if tp in seen:
+            return False
+        seen.add(tp)
+        config = getattr(tp, "model_config", None) or getattr(tp, "__pydantic_config__", None) or {}
+        return config.get("extra") == "allow" or any(_allows_extra(hint, seen) for hint in _fields(tp))
+    return any(_allows_extra(arg, seen) for arg in get_args(tp))
+
+
 def _bare(tp: Any) -> Any:
     return _bare(get_args(tp)[0]) if get_origin(tp) is typing.Annotated else tp
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from ironflow.codec.tags import Packer, Refused
-from ironflow.errors import StepFailed
+from ironflow.errors import IronflowError, StepFailed
 
 __all__ = ["decode_error", "encode_error", "traceback_of"]
 
@@ -34,7 +34,7 @@ _VALUE_DEPTH: Final = 20  # together with the chain, well inside what the JSON r
 _MEMBERS: Final = ("name", "path")
 _OVERHEAD: Final = 256  # bytes counted for the names and brackets of one exception
 _CUT: Final = "… cut …\n"
-_OWN: Final = ("ironflow.", "asyncio.")
+_OWN: Final = ("ironflow.", "asyncio.", "concurrent.futures.")
 _packer: Final = Packer()
 
 
@@ -63,12 +63,13 @@ def decode_error(tree: Any) -> BaseException:
 def traceback_of(error: BaseException) -> str:
     """Return an exception's traceback as text: the recorded part, then the frames it passed since.
 
-    Frames of the engine and of asyncio are left out, unless nothing else is left.
+    Frames of the engine and of asyncio are left out. If nothing else is left they are what there is, except of an error
+    of Ironflow's own: its message says what to do, and the lines that found it out help nobody.
     """
     recorded = _recorded(error)
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [pair for pair in frames if not f"{pair[0].f_globals.get('__name__')}.".startswith(_OWN)]
-    if not own and recorded:
+    if not own and (recorded or isinstance(error, IronflowError)):
         return recorded
     try:
         summary = traceback.StackSummary.extract(iter(own or frames), lookup_lines=True)

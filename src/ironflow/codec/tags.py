@@ -21,7 +21,7 @@ import datetime as dt
 import math
 import types
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -207,6 +207,7 @@ def _checked_int(value: int) -> int:
 _LIVE: Final = (
     ((types.GeneratorType, types.AsyncGeneratorType), "a generator can be read only once", "Use list(...)."),
     ((types.CoroutineType,), "a coroutine is no value", "Put `await` before the call."),
+    ((Awaitable,), "this was not awaited: the call is no value, its result is", "Put `await` before the call."),
     ((types.FunctionType, types.BuiltinFunctionType, types.MethodType), "a function is code, not data",
      "Pass its name, or call it inside the step."),
     ((BaseException,), "an exception is no value", "Raise it, or return its message."),

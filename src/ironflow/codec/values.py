@@ -10,6 +10,7 @@ machine, that a result cannot be read would cost the run. Since that check yield
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import is_typeddict
 
 from ironflow.codec.annotations import (
+    allows_extra,
     for_pydantic,
     shown,
     union_members,
@@ -29,6 +31,9 @@ from ironflow.errors import PayloadError, PayloadRejected, PayloadTooLarge
 __all__ = ["Codec", "codec_for", "encode_any", "parse"]
 
 _TOO_LONG_INT: Final = re.compile(r"\d{4201}")
+#: What pydantic calls a field too many: of a dataclass; and of a model or a TypedDict as well.
+_NOT_A_FIELD: Final = frozenset({"unexpected_keyword_argument"})
+_UNKNOWN_FIELD: Final = _NOT_A_FIELD | {"extra_forbidden"}
 _UNTYPED: Final = Packer()
 _TYPED: Final = Packer(typed=True)
 _codecs: dict[Any, Codec] = {}
@@ -159,6 +164,22 @@ class Codec:
         except Exception as error:  # validators are the authors' code
             raise PayloadRejected(path, _failed(error)) from error
 
+    def unknown_fields(self, tree: Any, *, path: str = "value") -> list[str]:
+        """The places of a tree at which it has a field that the annotation does not know.
+
+        `validate` ignores these, so that a result with a field more can be read by code that does not know it yet. What
+        a person types is another matter: there, a field nobody knows is a slip.
+        """
+        if (self._check is not None and self._check(tree)) or self is _ANY:
+            return []
+        try:
+            self._ready(path).validate_python(tree, strict=False, extra="forbid", by_alias=True, by_name=True)
+        except ValidationError as error:
+            kinds = _NOT_A_FIELD if allows_extra(self.annotation) else _UNKNOWN_FIELD
+            found = [one["loc"] for one in error.errors(include_url=False) if one["type"] in kinds]
+            return [path + _where(loc) for loc in found]
+        return []
+
     # ---- typed and tagged values
 
     def _store(self, value: Any, path: str, limit: int | None) -> tuple[str, Any]:
@@ -229,7 +250,8 @@ class Codec:
     def _misfit(self, value: Any, path: str, error: ValidationError) -> PayloadRejected:
         expected = type(None) if self.annotation is None else self.annotation
         if isinstance(expected, type) and not (is_typeddict(expected) or isinstance(value, expected)):
-            return PayloadRejected(path, f"expected {shown(expected)}, got {type(value).__name__}")
+            hint = "Put `await` before the call." if isinstance(value, Awaitable) else None
+            return PayloadRejected(path, f"expected {shown(expected)}, got {type(value).__name__}", hint=hint)
         where, reason = _first_error(error)
         return PayloadRejected(path + where, reason)
 
@@ -271,9 +293,13 @@ def _unmark(tree: Any, members: dict[str, type], path: str) -> Any:
 
 def _first_error(error: ValidationError) -> tuple[str, str]:
     first = error.errors(include_url=False, include_context=False, include_input=True)[0]
-    where = "".join(segment(part) if isinstance(part, str) else f"[{part}]" for part in first["loc"])
+    where = _where(first["loc"])
     message = first["msg"][:1].lower() + first["msg"][1:]
     return where, f"{message} (got {type(first['input']).__name__})"
+
+
+def _where(loc: tuple[int | str, ...]) -> str:
+    return "".join(segment(part) if isinstance(part, str) else f"[{part}]" for part in loc)
 
 
 def _failed(error: Exception) -> str:

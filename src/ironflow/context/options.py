@@ -14,6 +14,7 @@ from ironflow.engine.definitions import Lane
 from ironflow.errors import DefinitionError, InvalidInput
 from ironflow.model.ids import LONGEST_VERSION, check_text, tags_of
 from ironflow.model.retry import RETRY_CLASSES, RUN_DEFAULTS, RetryOn, RetryPolicy
+from ironflow.spelling import meant
 
 StepKind = Literal["tool", "llm", "connector"]
 _KINDS = ("tool", "llm", "connector")
@@ -77,7 +78,7 @@ def refuse_unknown(options: Mapping[str, Any], shape: type, what: str) -> None:
     known = shape.__annotations__
     for name in options:
         if name not in known:
-            raise DefinitionError(f"a {what} has no option {name!r}", hint=f"It has {', '.join(known)}.")
+            raise DefinitionError(f"a {what} has no option {name!r}", hint=meant(name, known))
 
 
 def step_policy(retry: Retry | int) -> RetryPolicy:

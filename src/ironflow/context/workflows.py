@@ -7,8 +7,21 @@ imported, and never by a run. What is made of them is the engine's `WorkflowSpec
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_origin,
+    overload,
+)
 
 from ironflow.context.api import Context
 from ironflow.context.options import (
@@ -35,11 +48,13 @@ Out = TypeVar("Out")
 class Workflow(Generic[In, Out]):
     """A registered handler. `fn` is the author's function, `name` what runs are started by, `spec` the engine's view.
 
-    It is not callable: an engine starts it (`ironflow.run(ingest, source)`), so that every execution has a journal.
+    It is not called: an engine starts it (`ironflow.run(ingest, source)`), so that every execution has a journal. A
+    type checker reports a call; at run time it raises `DefinitionError`.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]) -> None:
         check_function(fn, "workflow")
+        _check_context(fn)
         self.fn = fn
         self.spec = WorkflowSpec(fn, name_of(fn, name, "workflow"), main=self._main, **options)
         self.name = self.spec.name
@@ -54,8 +69,46 @@ class Workflow(Generic[In, Out]):
             return coroutine
         return run_in_thread(instance, lambda: self.fn(*arguments))
 
+    if not TYPE_CHECKING:  # to a type checker a workflow is not callable, which is the better message
+
+        def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+            raise DefinitionError(
+                f"workflow {self.name} was called; a workflow is started, so that it has a journal",
+                hint=f"Write ironflow.run({self.fn.__name__}, …) or engine.start({self.fn.__name__}, …). Its plain "
+                f"function is {self.fn.__name__}.fn.",
+            )
+
     def __repr__(self) -> str:
         return f"<Workflow {self.name}>"
+
+
+def _check_context(fn: Callable[..., Any]) -> None:
+    """Refuse a handler that forgot the context: its input would be taken for it, and fail far from the mistake."""
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is None or first.annotation is first.empty or _may_be_context(first.annotation, fn):
+        return
+    name = getattr(fn, "__name__", repr(fn))
+    raise DefinitionError(
+        f"workflow {name} takes ({first}) first; the first parameter of a workflow is its context",
+        hint=f"Write {name}(ctx: ironflow.Context, {first}).",
+    )
+
+
+def _may_be_context(annotation: Any, fn: Callable[..., Any]) -> bool:
+    """Whether a context could be what is annotated; in doubt it could."""
+    if isinstance(annotation, str):
+        if "Context" in annotation:
+            return True
+        try:
+            annotation = eval(annotation, getattr(fn, "__globals__", {}))  # noqa: S307 - the author's own annotation
+        except Exception:  # a name that exists for type checkers only, or is defined further down
+            return True
+    if not isinstance(annotation, type):
+        return get_origin(annotation) is None
+    try:
+        return issubclass(Context, annotation) or issubclass(annotation, Context)
+    except TypeError:  # a protocol that cannot be asked
+        return True
 
 
 class _WorkflowDecorator(Protocol):

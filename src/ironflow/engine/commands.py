@@ -30,7 +30,8 @@ from ironflow.model import run as runs
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import FRESH, Locked, Transition
+from ironflow.model.transition import GUARD_FRESH, Locked, Transition
+from ironflow.spelling import meant
 from ironflow.store.base import Decide, Store
 
 PRIORITIES = range(-100, 101)
@@ -69,10 +70,11 @@ def new_run(
     """The row of a new run, the payload of its `run_created`, and the lanes it counts in.
 
     Raises:
-        InvalidInput: the input does not fit the workflow's annotation, or an id, key, label, group or tag is not what
-            `Start` says of it; the message names which.
+        InvalidInput: the input does not fit the workflow's annotation, an option does not exist, or an id, key, label,
+            group or tag is not what `Start` says of it; the message names which.
         InvalidPriority: an explicit priority outside −100…100.
     """
+    _check_names(options)
     _check_texts(options)
     text = _input(spec, value, limit)
     run_id = options.get("id") or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
@@ -110,7 +112,7 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Transition:
     """The transition that creates a run in the queue."""
-    transition = Transition(row.run_id, FRESH)
+    transition = Transition(row.run_id, GUARD_FRESH)
     transition.row = row
     transition.events = [Event(1, j.RUN_CREATED, None, created)]
     transition.lanes = lanes
@@ -223,6 +225,13 @@ async def retry(store: Store, run_id: str, actor: str, *, restart: bool = False)
         return operator.reopen(locked, actor, failed, restart=restart)
 
     return await command(store, run_id, decide) is not None
+
+
+def _check_names(options: Start) -> None:
+    """Refuse an option that does not exist: a slip (`idempotency_kee=…`) must not mean silently going without."""
+    for name in options:
+        if name not in Start.__annotations__:
+            raise InvalidInput(f"a start has no option {name!r}", hint=meant(name, Start.__annotations__))
 
 
 def _check_texts(options: Start) -> None:

@@ -47,9 +47,7 @@ class Execution(Ledger):
         """Journal the creation of a run that starts on the spot."""
         self.journal(j.RUN_CREATED, None, payload)
 
-    def open(
-        self, execution_seq: int, now: int, worker: str, adopted: Collection[tuple[str, int]] = ()
-    ) -> None:
+    def open(self, execution_seq: int, now: int, worker: str, adopted: Collection[tuple[str, int]] = ()) -> None:
         """Begin a segment: journal it, replay what is recorded (first time only), see what was cut off.
 
         Args:
@@ -133,7 +131,7 @@ class Execution(Ledger):
         step.reconciling = False
         if isinstance(answer, Done) and error is None:
             try:
-                text, value = step.spec.result.snapshot(answer.value, path=f"{step.id} result")
+                text, value = step.spec.result.snapshot(answer.value, path=f"{step.id} result", limit=self.limit)
             except Exception as refused:
                 self.ended(step, now, None, refused)
             else:

@@ -214,12 +214,12 @@ class Instance:
         names = [call.name for call in loop.unstarted.values()]
         loop.unreported.extend(f"the call of {name} was never awaited" for name in names)
         if names and isinstance(self.outcome, Returned):
-            self.outcome = Raised(
-                StepNotAwaited(
-                    f"the workflow returned although it never awaited its call of {', '.join(names)}",
-                    hint="Write `await` before the call, or hand it to a task; alone it does nothing.",
-                )
-            )
+            self.outcome = Raised(_not_awaited("the workflow returned", names))
+        elif names and isinstance(self.outcome, Raised) and _took_a_call_for_a_value(self.outcome.error):
+            error = self.outcome.error
+            forgotten = _not_awaited(f"the workflow failed ({type(error).__name__}: {error})", names)
+            forgotten.__cause__ = error
+            self.outcome = Raised(forgotten)
 
     def _outcome(self) -> Returned | Raised:
         if self.loop.fault is not None:
@@ -249,6 +249,22 @@ def _fail(future: Any) -> Callable[[BaseException], None]:
         future._log_traceback = False  # whether anyone awaits it is the journal's concern, not the collector's
 
     return act
+
+
+def _not_awaited(what: str, names: list[str]) -> StepNotAwaited:
+    return StepNotAwaited(
+        f"{what}, and never awaited its call of {', '.join(names)}",
+        hint="Did you forget `await`? Write it before the call, or hand the call to a task; alone it does nothing.",
+    )
+
+
+#: How Python names a call of the context in its complaints about what one cannot do with it.
+_CALLS = ("'JournaledStep'", "'DurableSleep'", "'GroupCall'", "type JournaledStep ", "type GroupCall ")
+
+
+def _took_a_call_for_a_value(error: BaseException) -> bool:
+    """Whether code failed because it computed with the call of a step instead of its result."""
+    return isinstance(error, TypeError | AttributeError) and any(name in str(error) for name in _CALLS)
 
 
 def _explain(error: BaseException) -> BaseException:

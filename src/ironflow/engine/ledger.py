@@ -138,7 +138,7 @@ class Ledger:
         step = StepRun(call)
         self.steps[call.id] = step
         try:
-            step.keep_arguments()
+            step.keep_arguments(self.limit)
         except Exception as error:  # whatever storing them raised: the call fails, and only this call
             step.state = REFUSED
             self.refused.append((step, error))

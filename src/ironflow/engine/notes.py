@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def take(e: Ledger, note: Note) -> None:
     """Take one note on: remember what it registers, and journal it unless the journal holds it."""
     try:
-        _keep(e, note)
+        payload = _keep(e, note)
     except Exception as error:  # whatever storing it raised
         if e.verdict is None:
             e.verdict = Raised(error)
@@ -35,28 +35,29 @@ def take(e: Ledger, note: Note) -> None:
         return
     e.history.notes.add(key)
     changes = _changes(e, note)
-    e.journal(note.kind, note.id, _payload(e, note))
+    e.journal(note.kind, note.id, payload)
     if changes:
         e.plan.change(changes)
 
 
-def _keep(e: Ledger, note: Note) -> None:
+def _keep(e: Ledger, note: Note) -> str:
+    """Everything of a note that has to be encoded, at once; gives the payload of its event."""
     if note.kind == j.OUTPUT_SET:
         e.output = e.spec.output.encode(note.value, path="output", limit=e.limit)
-    elif note.call is not None:
+        return f'{{"output":{e.output}}}'
+    payload = encode_any(note.payload, path=note.kind, limit=e.limit)
+    if note.call is not None:
         step = StepRun(note.call)
-        step.keep_arguments()
+        step.keep_arguments(e.limit)
         e.compensations[step.id] = step
-
-
-def _payload(e: Ledger, note: Note) -> str:
-    return f'{{"output":{e.output}}}' if note.kind == j.OUTPUT_SET else encode_any(note.payload)
+    return payload
 
 
 def _changes(e: Ledger, note: Note) -> dict[str, Any] | None:
     """The columns of the run that show a note."""
     if note.kind == j.STATUS_SET:
-        return {"status_text": str(note.payload.get("text"))}
+        # A column of text holds no NUL on PostgreSQL; in the payload it travels escaped.
+        return {"status_text": str(note.payload.get("text")).replace("\x00", "\ufffd")}
     if note.kind == j.WARNING:
         e.warnings += 1
         return {"warnings": e.warnings}

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ironflow.engine.requests import StepCall
+from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead
 from ironflow.model.journal import Event
-from ironflow.model.transition import OWNER, QUEUED, SUSPENDED, Transition
+from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, GUARD_SUSPENDED, Transition
 from ironflow.model.wait import WaitRow
 
 # ---- how a segment ends
@@ -76,14 +77,14 @@ class StepRun:
         #: the executor's own handle on the running body
         self.body: Any = None
 
-    def keep_arguments(self) -> None:
+    def keep_arguments(self, limit: int) -> None:
         """Take the arguments in as the body will get them, before the workflow can change its own.
 
         Raises:
             IronflowError: they do not fit the signature, or cannot be stored.
         """
         call = self.call
-        text, args, kwargs = self.spec.arguments.snapshot(call.args, call.kwargs)
+        text, args, kwargs = self.spec.arguments.snapshot(call.args, call.kwargs, limit=limit)
         self.args_text, self.copies = text, (args, kwargs)
         # BLAKE2 takes a third of the time of SHA-256 on texts of this size; 64 bits tell inputs of one run apart.
         self.input_hash = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -129,6 +130,12 @@ class Plan:
         #: when a timer or a back-off of this segment wants attention, ms
         self.wake_at: int | None = None
 
+    def give_back(self) -> None:
+        """Release the run instead of suspending it: all else of the plan stands, and the run is queued at once."""
+        suspended = self.events[-1]
+        self.events[-1] = Event(suspended.seq, j.RUN_RELEASED, None, '{"reason":"news"}', suspended.execution_seq)
+        self.leave = Leave(RELEASE, runs.PENDING)
+
     @property
     def empty(self) -> bool:
         """Whether there is nothing to commit."""
@@ -141,7 +148,7 @@ class Plan:
 
 def owner_transition(plan: Plan, head: RunHead, token_hash: str) -> Transition:
     """The owner's write: what the plan journals, and the row changes if the segment leaves."""
-    transition = Transition(head.run_id, OWNER, head.execution_seq, token_hash)
+    transition = Transition(head.run_id, GUARD_OWNER, head.execution_seq, token_hash)
     transition.events = plan.events
     transition.progress = plan.progress
     transition.changes = plan.changes
@@ -159,7 +166,7 @@ def activation(plan: Plan, head: RunHead, new_seq: int, lease: LeaseRow) -> Tran
     holds a lease.
     """
     suspended = head.state in runs.SUSPENDED
-    transition = Transition(head.run_id, SUSPENDED if suspended else QUEUED, head.execution_seq)
+    transition = Transition(head.run_id, GUARD_SUSPENDED if suspended else GUARD_QUEUED, head.execution_seq)
     transition.facts = head.facts
     transition.reservation = head.reservation
     transition.events = plan.events

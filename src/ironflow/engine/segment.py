@@ -241,12 +241,9 @@ class Segment:
             if not isinstance(answer, str):
                 answer = await answer
             if answer == NEWS:
-                # Something arrived from outside since this segment looked. What it was is in the journal's inbox of
-                # the feature that sent it; here only the counter moves, and the way out is tried again.
-                row = await self.host.store.run(self.head.run_id)
-                if row is None or row.execution_seq != self.head.execution_seq:
-                    return False
-                self.head.facts = row.facts
+                # Something arrived from outside since this segment looked, and it must not be slept over: the run goes
+                # back into the queue instead, with everything that has ended, and its next segment reads the news.
+                plan.give_back()
                 continue
             return answer == APPLIED and not self._abandoned
 

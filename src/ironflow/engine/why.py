@@ -7,10 +7,11 @@ being answered with nothing. It only reads, so asking is always safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ironflow.errors import RunNotFound
+from ironflow.errors import ReplayDivergence, RunNotFound
 from ironflow.model import capacity, recovery
 from ironflow.model import run as runs
 from ironflow.model import step as steps
@@ -73,7 +74,8 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
         return [Hold("ENDED", _ended(found.row))]
     now = store.now()
     sessions = [session for session in await store.sessions() if session.expires_at > now and not session.draining]
-    told = list(_run(found, await store.paused_workflows()))
+    hold = fold(await store.journal(run_id)).hold if found.row.state == runs.PAUSED else None
+    told = list(_run(found, hold, await store.paused_workflows()))
     if found.lease is not None and found.lease.expires_at > now:
         told += _executing(found.lease, sessions, await _open_steps(store, run_id))
     elif found.lease is not None:
@@ -102,11 +104,29 @@ def _ended(row: RunRow) -> str:
     return f"the run has ended as {row.state}"
 
 
-def _run(found: Holdings, paused_workflows: dict[str, int]) -> Iterator[Hold]:
+def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
+    """Why a run is paused and what lets it go on, from the payload of the event that paused it."""
+    hold = hold or {}
+    reason, resume = str(hold.get("reason") or ""), f"`ironflow runs resume {run_id}` lets it go on"
+    if reason == ReplayDivergence.code and "recorded" in hold:
+        return (
+            f"{reason}: at {hold.get('step_id')} the code asks for {hold.get('expected')}, and the journal recorded "
+            f"{hold['recorded']}. Roll the code back, or put the change behind ctx.patched(…); then {resume}"
+        )
+    if reason == "STEP_OUTCOME_UNKNOWN":
+        return f"{reason}: whether step {hold.get('step_id')} took effect is unknown. Find out; then {resume}"
+    error = hold.get("error")
+    if isinstance(error, dict):
+        name = str(error.get("type", "")).rpartition(".")[2]
+        return f"{reason}: {name}: {error.get('message')}; after a fix {resume}"
+    by = f" by {hold['by']}" if hold.get("by") else ""
+    return f"{reason or hold.get('message') or 'an operator asked for it'}{by}; {resume}"
+
+
+def _run(found: Holdings, hold: Mapping[str, Any] | None, paused_workflows: dict[str, int]) -> Iterator[Hold]:
     row = found.row
     if row.state == runs.PAUSED:
-        why = row.reason or "by an operator"
-        yield Hold("PAUSED", f"paused: {why}; `ironflow runs resume {row.run_id}` lets it go on")
+        yield Hold("PAUSED", f"paused: {paused_because(hold, row.run_id)}")
     if row.workflow in paused_workflows and found.lease is None:
         resume = f"`ironflow workflows resume {row.workflow}`"
         yield Hold("WORKFLOW_PAUSED", f"workflow {row.workflow} is paused, its runs stay queued; {resume} lets them go")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ironflow.model import run as runs
 from ironflow.model import wait as waits
 from ironflow.model.capacity import RESERVED, QueueRow
-from ironflow.model.transition import LOCKED, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
 from ironflow.model.wait import WaitRow
 
 
@@ -27,7 +27,7 @@ def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
         return None
     if node is not None and not any(w.status == waits.WAKING and w.claimed_by == node for w in locked.waits):
         return None
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.state = runs.PENDING
     transition.clear_waits = True
     transition.enqueue = QueueRow(row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq)
@@ -58,7 +58,7 @@ def _unclaimed(locked: Locked, which: Callable[[WaitRow], bool]) -> Transition |
             back.append(wait)
     if not touched:
         return None
-    transition = Transition(locked.row.run_id, LOCKED, locked.row.execution_seq)
+    transition = Transition(locked.row.run_id, GUARD_LOCKED, locked.row.execution_seq)
     transition.clear_waits = True
     transition.waits = back
     return transition
@@ -72,7 +72,7 @@ def keep(locked: Locked, token: str, until: int) -> Transition | None:
     queue = locked.queue
     if queue is None or queue.status != RESERVED or queue.reservation_token != token:
         return None
-    transition = Transition(locked.row.run_id, LOCKED, locked.row.execution_seq)
+    transition = Transition(locked.row.run_id, GUARD_LOCKED, locked.row.execution_seq)
     transition.dequeue = True
     transition.enqueue = replace(queue, reserved_until=until)
     return transition

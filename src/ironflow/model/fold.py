@@ -66,6 +66,10 @@ class Folded:
     input: Any = None
     output: Any = None
     error: dict[str, Any] | None = None
+    #: the compensations that failed when the run was undone: step id → error
+    undo_errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: what the run is paused for: the payload of the event that paused it
+    hold: dict[str, Any] | None = None
     created_at: int = 0
     ended_at: int | None = None
     last_seq: int = 0
@@ -162,12 +166,12 @@ def _released(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 
 def _paused(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    view.state, view.reason = runs.PAUSED, data.get("reason")
+    view.state, view.reason, view.hold = runs.PAUSED, data.get("reason"), data
     _interrupt_open(view, event, "interrupted: the run was paused")
 
 
 def _unpaused(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    view.state, view.reason = data["state"], None
+    view.state, view.reason, view.hold = data["state"], None, None
 
 
 def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -187,13 +191,15 @@ def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
 def _reopened(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.epoch, view.attempt = runs.PENDING, view.epoch + 1, view.attempt + 1
     view.ended_in_epoch, view.ended_at, view.error, view.reason = False, None, None, None
+    view.undo_errors, view.hold = {}, None
     view.consecutive_recoveries = view.retry_count = 0
     if data.get("mode") == "restart":
         view.warnings = view.compensations = 0
 
 
 def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    view.ended_in_epoch, view.ended_at = True, event.at
+    view.ended_in_epoch, view.ended_at, view.hold = True, event.at, None
+    view.undo_errors = data.get("undo_errors") or {}
     if event.kind == j.RUN_SUCCEEDED:
         view.state = runs.WARNING if view.warnings else runs.COMPLETED
         view.output = data.get("output")

@@ -14,12 +14,12 @@ from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Audit, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Audit, Locked, Transition
 
 
 def _taken(locked: Locked, action: str, actor: str, **fields: object) -> Transition:
     row = locked.row
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
     transition.release = locked.lease is not None
     transition.dequeue = locked.queue is not None
@@ -97,7 +97,7 @@ def resume(locked: Locked, actor: str) -> Transition:
     if target in runs.SUSPENDED and not locked.waits:
         target = runs.PENDING
     runs.check(row.run_id, row.state, target)
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.state = target
     transition.changes = {"resume_state": None, "reason": None}
     transition.events = [Event(0, j.RUN_UNPAUSED, None, json.dumps({"by": actor, "state": target}))]
@@ -166,7 +166,7 @@ def release(locked: Locked, session: str) -> Transition | None:
     row, lease = locked.row, locked.lease
     if lease is None or lease.session_id != session or row.state not in runs.OWNED:
         return None
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
     transition.release = True
     if row.state != runs.CANCELLING:

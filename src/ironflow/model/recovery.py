@@ -15,7 +15,7 @@ from ironflow.model import run as runs
 from ironflow.model.capacity import RESERVED, QueueRow
 from ironflow.model.claim import hand_off
 from ironflow.model.journal import Event
-from ironflow.model.transition import LOCKED, Audit, Locked, Transition
+from ironflow.model.transition import GUARD_LOCKED, Audit, Locked, Transition
 
 EXHAUSTED = "EXECUTION_RECOVERY_EXHAUSTED"
 LEASE_LOST = "WORKER_LEASE_EXPIRED"
@@ -64,7 +64,7 @@ def expired_lease(
         return None
     if row.state not in runs.OWNED:
         # The run was paused or ended with its lease left behind: only the slot is to be freed.
-        transition = Transition(row.run_id, LOCKED, row.execution_seq)
+        transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
         transition.release = True
         return transition
     charged = lease.executing is None or lease.executing > 0
@@ -105,7 +105,7 @@ def requeue(
     row = locked.row
     consecutive = row.consecutive_recoveries + (1 if charged else 0)
     total = row.lease_recoveries + 1
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
     transition.release = True
     changes = {
@@ -178,7 +178,7 @@ def expired_reservation(locked: Locked, session: str | None = None) -> Transitio
         return None
     if session not in (None, queue.reserved_by):
         return None
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.dequeue = True
     transition.enqueue = QueueRow(
         row.run_id, queue.route, queue.priority, queue.enqueued_at, queue.eligible_at, queue.execution_seq
@@ -222,7 +222,7 @@ def overdue(locked: Locked, older_than: int) -> Transition | None:
         return None
     if row.compensations:
         return hand_off(locked)
-    transition = Transition(row.run_id, LOCKED, row.execution_seq)
+    transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
     transition.dequeue = locked.queue is not None
     transition.clear_waits = True

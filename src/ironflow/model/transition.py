@@ -18,15 +18,15 @@ from ironflow.model.wait import WaitRow
 
 # ---- guards
 #: The writer holds the lease: execution_seq, token and an owned state; `facts` too where the segment leaves.
-OWNER = "owner"
+GUARD_OWNER = "owner"
 #: The queue row is there as it was peeked, and the workflow is not paused.
-QUEUED = "queued"
+GUARD_QUEUED = "queued"
 #: The run is suspended as it was peeked: a waker beside a free slot resolves the wait and activates at once.
-SUSPENDED = "suspended"
+GUARD_SUSPENDED = "suspended"
 #: The run does not exist yet.
-FRESH = "fresh"
+GUARD_FRESH = "fresh"
 #: Decided on the locked row: nothing is left to check.
-LOCKED = "locked"
+GUARD_LOCKED = "locked"
 
 # ---- answers
 APPLIED = "applied"
@@ -80,7 +80,7 @@ class Transition:
         self.reservation: str | None = None
         #: journal
         self.events: list[Event] = []
-        #: the new row (guard FRESH only)
+        #: the new row (guard GUARD_FRESH only)
         self.row: RunRow | None = None
         #: the run row: state is None where it stays
         self.state: str | None = None
@@ -109,7 +109,7 @@ class Transition:
         question has one answer, here beside the fields: what a new one brings must not be lost on that way.
         """
         return (
-            self.guard == OWNER
+            self.guard == GUARD_OWNER
             and self.state is None
             and self.facts is None
             and self.new_execution_seq is None

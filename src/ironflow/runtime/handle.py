@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ironflow.codec.exceptions import decode_error
 from ironflow.codec.values import parse
 from ironflow.context.workflows import Workflow
-from ironflow.engine.why import Hold, holds
+from ironflow.engine.why import Hold, holds, paused_because
 from ironflow.errors import RunCancelled, RunFailed, RunPaused
 from ironflow.model import run as runs
-from ironflow.model.fold import StepView
-from ironflow.model.journal import Event
+from ironflow.model.fold import StepView, fold
+from ironflow.model.journal import Event, name_of
 from ironflow.model.run import RunRow
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ class Run(Generic[Out]):
             return output  # type: ignore[no-any-return]
         if state == runs.FAILED:
             error = decode_error(data["error"])
-            message = f"run {self.id} failed: {type(error).__name__}: {error}"
-            raise RunFailed(message, run_id=self.id, failure=data["error"]) from error
+            message = f"run {self.id} failed: {type(error).__name__}: {error}{left_behind(data)}"
+            undone = data.get("undo_errors")
+            raise RunFailed(message, run_id=self.id, failure=data["error"], undo_errors=undone) from error
         if state == runs.CANCELLED:
-            raise RunCancelled(f"run {self.id} was cancelled", run_id=self.id)
-        row = await self.engine.store.run(self.id)
-        reason = row.reason if row is not None else None
-        raise RunPaused(f"run {self.id} is paused: {reason or 'by an operator'}", run_id=self.id)
+            raise RunCancelled(f"run {self.id} was cancelled{left_behind(data)}", run_id=self.id)
+        hold = fold(await self.engine.store.journal(self.id)).hold
+        raise RunPaused(f"run {self.id} is paused: {paused_because(hold, self.id)}", run_id=self.id, hint="")
 
     async def status(self) -> RunView:
         """The run as it stands."""
@@ -109,3 +109,12 @@ class Run(Generic[Out]):
     async def retry(self, *, restart: bool = False) -> bool:
         """Reopen a failed or cancelled run; see :meth:`Engine.retry`."""
         return await self.engine.retry(self.id, restart=restart)
+
+
+def left_behind(data: Mapping[str, Any]) -> str:
+    """What a run that was undone has left as it was: part of a sentence, from the payload of its terminal event."""
+    failed = [
+        f"{name_of(step_id)} ({step_id.partition(':')[0]}): {error.get('message') or error.get('type')}"
+        for step_id, error in (data.get("undo_errors") or {}).items()
+    ]
+    return f"; compensations failed: {', '.join(failed)}" if failed else ""

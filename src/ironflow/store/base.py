@@ -57,7 +57,12 @@ class Heart(Protocol):
     """The renewal path: synchronous, with a connection of its own, for the thread that renews."""
 
     def beat(
-        self, session_id: str, ttl_ms: int, credits: int, held: Sequence[tuple[str, int, str, bool]]
+        self,
+        session_id: str,
+        session_ttl_ms: int,
+        lease_ttl_ms: int,
+        credits: int,
+        held: Sequence[tuple[str, int, str, bool]],
     ) -> tuple[bool, list[Verdict]]:
         """Push the clocks of one session and of the leases it names (run_id, execution_seq, token_hash, executing).
 
@@ -205,6 +210,13 @@ class Store(Protocol):
     async def open_session(self, session: SessionRow) -> None: ...
     async def close_session(self, session_id: str) -> list[str]:
         """Remove a session and its credits; its leases and reservations expire now. Returns the runs it held."""
+        ...
+
+    async def expire_session(self, session_id: str) -> list[str] | None:
+        """As `close_session`, but only if its time has passed once the row is locked: a heartbeat that came first wins.
+
+        Returns None where it did.
+        """
         ...
 
     async def sessions(self) -> list[SessionRow]: ...

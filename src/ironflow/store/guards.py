@@ -55,24 +55,24 @@ def judge(
     """The answer to a transition by its guard alone: `applied` means that nothing stands in its way.
 
     Args:
-        change: what is asked for; its guard is not FRESH (that one the insert itself decides).
+        change: what is asked for; its guard is not GUARD_FRESH (that one the insert itself decides).
         fence: the locked run row, or None when there is no such run.
-        queued: its queue row; looked at for the guard QUEUED only.
+        queued: its queue row; looked at for GUARD_QUEUED only.
         paused: (org, workflow) of every paused workflow.
         now: database time, milliseconds since 1970.
     """
     guard = change.guard
-    if guard == transition.OWNER:
+    if guard == transition.GUARD_OWNER:
         return _owner(change, fence)
     if fence is None:
         return LOST
-    if guard == transition.LOCKED:
+    if guard == transition.GUARD_LOCKED:
         return APPLIED
     if fence.execution_seq != change.execution_seq or (change.facts is not None and fence.facts != change.facts):
         return LOST
     if (fence.org, fence.workflow) in paused:
         return LOST
-    if guard == transition.SUSPENDED:
+    if guard == transition.GUARD_SUSPENDED:
         return APPLIED if fence.state in SUSPENDED else LOST
     if queued is None or queued.reservation_token != change.reservation:
         return LOST

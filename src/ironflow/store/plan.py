@@ -89,12 +89,12 @@ class Plan:
             ValueError: the transition changes what none may; the plan is as it was.
         """
         # First what may be refused, so that a refused transition has left nothing in the plan.
-        if change.guard != transition.FRESH:
+        if change.guard != transition.GUARD_FRESH:
             self._add_run(change, was)
         self._add_events(change, last_seq)
         if change.release:
             self.releases.append(change.run_id)
-        if change.dequeue or change.guard == transition.QUEUED:
+        if change.dequeue or change.guard == transition.GUARD_QUEUED:
             self.dequeues.append(change.run_id)
         if limited and (change.release or (change.dequeue and change.lease is None)):
             self.freed.append(change.run_id)

@@ -17,7 +17,7 @@ from ironflow.errors import StoreReadOnly
 from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
 from ironflow.model.journal import RUN_RESUMED, Event
 from ironflow.model.run import RUNNING
-from ironflow.model.transition import FRESH, OWNER, QUEUED, Audit, Transition
+from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, Audit, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store import rows
@@ -88,9 +88,9 @@ class PostgresStore(PostgresReads):
         if self._read_only:
             raise self._refusal()
         guard = transition.guard
-        if guard == OWNER:
+        if guard == GUARD_OWNER:
             return self._owners.submit(transition)
-        if guard == FRESH:
+        if guard == GUARD_FRESH:
             return self._starts.submit(transition)
         return self._activations.submit(transition)
 
@@ -234,12 +234,18 @@ class PostgresStore(PostgresReads):
 
     async def close_session(self, session_id: str) -> list[str]:
         """See `Store.close_session`."""
+        return await self._end_session(session_id, expired=False) or []
 
-        async def work(connection: Connection) -> list[str]:
-            floor = self._clock.floor()
-            [found] = await self._execute(connection, "close_session", floor=floor, session_id=session_id)
+    async def expire_session(self, session_id: str) -> list[str] | None:
+        """See `Store.expire_session`."""
+        return await self._end_session(session_id, expired=True)
+
+    async def _end_session(self, session_id: str, *, expired: bool) -> list[str] | None:
+        async def work(connection: Connection) -> list[str] | None:
+            values = {"floor": self._clock.floor(), "session_id": session_id, "expired_only": expired}
+            [found] = await self._execute(connection, "close_session", **values)
             self._clock.saw(found["at"])  # what has expired now is to be found by the very next question
-            return list(found["held"])
+            return list(found["held"]) if found["ended"] else None
 
         return await self._change(work)
 
@@ -296,7 +302,7 @@ class PostgresStore(PostgresReads):
         async def work(connection: Connection) -> None:
             floor = self._clock.floor()
             async with connection.transaction():
-                await self._execute(connection, "close_session", floor=floor, session_id=nobody)
+                await self._execute(connection, "close_session", floor=floor, session_id=nobody, expired_only=False)
                 given: dict[str, Any] = {"floor": floor, "skip_locked": True}
                 for name in _TAKEOVER:
                     named = {param: given.get(param, []) for param in self._statements[name].params}
@@ -305,10 +311,10 @@ class PostgresStore(PostgresReads):
 
         # Two connections: a death may be noticed while a sweep has the other one.
         await asyncio.gather(self._change(work), self._change(work))
-        taken = Transition(nobody, QUEUED)
+        taken = Transition(nobody, GUARD_QUEUED)
         taken.state, taken.new_execution_seq, taken.new_token_hash = RUNNING, 1, nobody
         taken.lease = LeaseRow(nobody, 1, nobody, nobody, 0, 0)
-        owned = Transition(nobody, OWNER, 1, nobody)
+        owned = Transition(nobody, GUARD_OWNER, 1, nobody)
         for change in (taken, owned):
             change.events = [Event(1, RUN_RESUMED)]
         await asyncio.gather(self.submit(taken), self.submit(owned))

@@ -22,10 +22,10 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import (
     APPLIED,
     EXISTS,
-    FRESH,
+    GUARD_FRESH,
+    GUARD_OWNER,
+    GUARD_QUEUED,
     LOST,
-    OWNER,
-    QUEUED,
     Audit,
     Locked,
     Transition,
@@ -92,7 +92,7 @@ class Decider:
     ) -> list[str]:
         """As :meth:`guarded`, inside a transaction that the caller began and will commit."""
         answers: dict[str, str] = {}
-        stored = [change for change in transitions if change.guard != FRESH]
+        stored = [change for change in transitions if change.guard != GUARD_FRESH]
         held = await self.lock(connection, [change.run_id for change in stored])
         for change in [change for change in stored if change.run_id in last_seqs]:
             if await self.wrote(connection, change, last_seqs[change.run_id]):
@@ -116,7 +116,7 @@ class Decider:
         answers: dict[str, str],
     ) -> tuple[int, dict[str, int]]:
         """Answer each by its guard, lanes and keys. Returns the time, and the last numbers asked for."""
-        stored = [change for change in changes if change.guard != FRESH]
+        stored = [change for change in changes if change.guard != GUARD_FRESH]
         queued = await self._lock_queue(connection, stored)
         last = await self._last_seqs(connection, stored)
         laned = await self._lock_lanes(connection, changes, held)
@@ -139,7 +139,7 @@ class Decider:
         return {values[0]: RunRow(*values) for values in await self._fetch(connection, "lock_runs", ids=list(run_ids))}
 
     async def _lock_queue(self, connection: Connection, changes: Sequence[Transition]) -> dict[str, Queued]:
-        claims = [change.run_id for change in changes if change.guard == QUEUED]
+        claims = [change.run_id for change in changes if change.guard == GUARD_QUEUED]
         if not claims:
             return {}
         found = [QueueRow(*values) for values in await self._fetch(connection, "lock_queue", ids=claims)]
@@ -158,10 +158,10 @@ class Decider:
         limited = [
             change
             for change in changes
-            if (change.lanes if change.guard == FRESH else _limited(held.get(change.run_id)))
+            if (change.lanes if change.guard == GUARD_FRESH else _limited(held.get(change.run_id)))
         ]
         taking = [change for change in limited if change.lease is not None]
-        giving = [change.run_id for change in limited if change.lease is None and change.guard != FRESH]
+        giving = [change.run_id for change in limited if change.lease is None and change.guard != GUARD_FRESH]
         if not taking and not giving:
             return {}
         wanted = await self.lanes.wanted(connection, taking)
@@ -173,7 +173,7 @@ class Decider:
         self, connection: Connection, changes: Sequence[Transition], held: Mapping[str, RunRow]
     ) -> set[tuple[str, str]]:
         claimed = {
-            held[change.run_id].workflow for change in changes if change.guard != OWNER and change.run_id in held
+            held[change.run_id].workflow for change in changes if change.guard != GUARD_OWNER and change.run_id in held
         }
         if not claimed:
             return set()
@@ -183,7 +183,7 @@ class Decider:
         self, connection: Connection, changes: Sequence[Transition], now: int, answers: dict[str, str]
     ) -> None:
         """Insert new runs. What a unique key keeps out does not come back from the insert."""
-        fresh = [change for change in changes if change.guard == FRESH and change.run_id not in answers]
+        fresh = [change for change in changes if change.guard == GUARD_FRESH and change.run_id not in answers]
         if not fresh:
             return
         columns = list(zip(*[fresh_row(change, now) for change in fresh], strict=True))

@@ -18,6 +18,8 @@ from ironflow.store.dialect import Statement
 from ironflow.store.postgres_link import Address, Clock, Connection, Link, lost, outdated, translated
 
 Held = Sequence[tuple[str, int, str, bool]]
+#: of the session and of its leases, in milliseconds
+Ttls = tuple[int, int]
 
 
 class PostgresHeart:
@@ -38,12 +40,14 @@ class PostgresHeart:
         # one.
         self._loop = asyncio.new_event_loop()
 
-    def beat(self, session_id: str, ttl_ms: int, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
+    def beat(
+        self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Held
+    ) -> tuple[bool, list[Verdict]]:
         """Push the clocks of one session and of the leases it names.
 
         Args:
             session_id: the session.
-            ttl_ms: how long both hold from now, in milliseconds.
+            session_ttl_ms, lease_ttl_ms: how long they hold from now, in milliseconds.
             credits: its free slots.
             held: (run_id, execution_seq, token_hash, executing) of every lease to renew; others are left
                 to expire.
@@ -55,13 +59,13 @@ class PostgresHeart:
         Raises:
             StoreError: nothing is known to be renewed; the worker tries again.
         """
-        return self._loop.run_until_complete(self._beat(session_id, ttl_ms, credits, held))
+        return self._loop.run_until_complete(self._beat(session_id, (session_ttl_ms, lease_ttl_ms), credits, held))
 
-    async def _beat(self, session_id: str, ttl_ms: int, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
+    async def _beat(self, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
         for last_try in (False, True):
             try:
                 connection = await self._link.get()
-                return await self._renew(connection, session_id, ttl_ms, credits, held)
+                return await self._renew(connection, session_id, ttls_ms, credits, held)
             except Exception as error:
                 if lost(error) or outdated(error):
                     self._link.drop()
@@ -73,13 +77,13 @@ class PostgresHeart:
         raise AssertionError("the second try returns or raises")
 
     async def _renew(
-        self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
+        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held
     ) -> tuple[bool, list[Verdict]]:
         verdicts = [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
         asking = list(range(len(held)))
         for _ in range(2):
             part = [held[n] for n in asking]
-            alive, renewed = await self._push(connection, session_id, ttl_ms, credits, part)
+            alive, renewed = await self._push(connection, session_id, ttls_ms, credits, part)
             if not alive:
                 # Declared dead: its leases expired with it, and renewing one would revive it.
                 return False, [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
@@ -96,13 +100,14 @@ class PostgresHeart:
         return True, verdicts
 
     async def _push(
-        self, connection: Connection, session_id: str, ttl_ms: int, credits: int, held: Held
+        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held
     ) -> tuple[bool, set[int]]:
         statement = self._statements["beat"]
         values: dict[str, Any] = {
             "floor": self._clock.floor(),
             "session_id": session_id,
-            "ttl": ttl_ms,
+            "session_ttl": ttls_ms[0],
+            "lease_ttl": ttls_ms[1],
             "credits": credits,
             "ids": [one[0] for one in held],
             "seqs": [one[1] for one in held],

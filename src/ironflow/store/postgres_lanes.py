@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ironflow.model.transition import FRESH, Transition
+from ironflow.model.transition import GUARD_FRESH, Transition
 from ironflow.store.dialect import Statement
 from ironflow.store.guards import Lanes, admit, fitting
 from ironflow.store.postgres_link import Connection
@@ -33,8 +33,8 @@ class LaneKeeper:
 
     async def wanted(self, connection: Connection, changes: Sequence[Transition]) -> dict[str, Lanes]:
         """The lanes (with limits, by name) of runs that are about to get a lease."""
-        fresh = {change.run_id: sorted(change.lanes) for change in changes if change.guard == FRESH}
-        stored = [change.run_id for change in changes if change.guard != FRESH]
+        fresh = {change.run_id: sorted(change.lanes) for change in changes if change.guard == GUARD_FRESH}
+        stored = [change.run_id for change in changes if change.guard != GUARD_FRESH]
         return {**fresh, **await self.of(connection, stored)}
 
     async def of(self, connection: Connection, run_ids: Collection[str]) -> dict[str, Lanes]:

@@ -150,7 +150,8 @@ class PostgresReads:
 
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
-        run, *others = (self._statements[name].text for name in ("run", *rows.HOLDINGS))
+        names = ("run", "queue_row", "lease_row", "waits", "lane_holders")
+        run, *others = (self._statements[name].text for name in names)
 
         async def work(connection: Connection) -> Holdings | None:
             async with connection.transaction(isolation="repeatable_read", readonly=True):

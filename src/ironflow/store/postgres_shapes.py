@@ -17,13 +17,13 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import (
     APPLIED,
     EXISTS,
-    FRESH,
+    GUARD_FRESH,
+    GUARD_OWNER,
+    GUARD_QUEUED,
+    GUARD_SUSPENDED,
     LOST,
     NEWS,
-    OWNER,
-    QUEUED,
     STALE,
-    SUSPENDED,
     Transition,
 )
 from ironflow.store.base import INLINE_PAYLOAD
@@ -75,12 +75,12 @@ def fits(transition: Transition) -> bool:
     if transition.changes or transition.audit or transition.lanes:
         return False
     guard = transition.guard
-    if guard == OWNER:
+    if guard == GUARD_OWNER:
         kind_fits = transition.lease is None and transition.new_token_hash is None
-    elif guard == FRESH:
+    elif guard == GUARD_FRESH:
         kind_fits = _start_fits(transition)
     else:
-        kind_fits = guard in (QUEUED, SUSPENDED) and _activation_fits(transition)
+        kind_fits = guard in (GUARD_QUEUED, GUARD_SUSPENDED) and _activation_fits(transition)
     if not kind_fits:
         return False
     queue = transition.enqueue
@@ -197,7 +197,7 @@ def activate_one(floor: int, transition: Transition) -> tuple[Any, ...]:
         transition.run_id,
         transition.execution_seq,
         transition.facts,
-        transition.guard == QUEUED,
+        transition.guard == GUARD_QUEUED,
         transition.reservation,
         *_events(transition),
         transition.state,
@@ -279,7 +279,7 @@ def activate_many(floor: int, transitions: list[Transition]) -> dict[str, Any]:
         "runs": [transition.run_id for transition in transitions],
         "seqs": [transition.execution_seq for transition in transitions],
         "facts": [transition.facts for transition in transitions],
-        "queued": [transition.guard == QUEUED for transition in transitions],
+        "queued": [transition.guard == GUARD_QUEUED for transition in transitions],
         "reservations": [transition.reservation for transition in transitions],
         "states": [transition.state for transition in transitions],
         "next_seqs": [transition.new_execution_seq for transition in transitions],

@@ -219,8 +219,16 @@ class SqliteStore(SqliteReads):
 
     async def close_session(self, session_id: str) -> list[str]:
         """See `Store.close_session`."""
+        return await self._end_session(session_id, expired=False) or []
 
-        def work(connection: sqlite3.Connection, now: int) -> list[str]:
+    async def expire_session(self, session_id: str) -> list[str] | None:
+        """See `Store.expire_session`."""
+        return await self._end_session(session_id, expired=True)
+
+    async def _end_session(self, session_id: str, *, expired: bool) -> list[str] | None:
+        def work(connection: sqlite3.Connection, now: int) -> list[str] | None:
+            if expired and not self._execute(connection, "session_expired", session_id=session_id, now=now).fetchall():
+                return None
             held = self._execute(connection, "runs_of_session", session_id=session_id).fetchall()
             self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
             self._execute(connection, "expire_reservations_of_session", session_id=session_id, now=now)

@@ -19,10 +19,10 @@ from ironflow.model.run import OWNED, RunRow
 from ironflow.model.transition import (
     APPLIED,
     EXISTS,
-    FRESH,
+    GUARD_FRESH,
+    GUARD_OWNER,
+    GUARD_QUEUED,
     LOST,
-    OWNER,
-    QUEUED,
     STALE,
     Audit,
     Locked,
@@ -144,17 +144,17 @@ def commit_batch(connection: sqlite3.Connection, batch: Sequence[Transition], no
         sqlite3.Error: the whole batch must be rolled back.
     """
     plan = Plan(now)
-    fresh = [change for change in batch if change.guard == FRESH]
+    fresh = [change for change in batch if change.guard == GUARD_FRESH]
     answers: dict[str, str] = {}
     limited: set[str] = set()
     if len(fresh) < len(batch):
-        others = [change for change in batch if change.guard != FRESH] if fresh else batch
+        others = [change for change in batch if change.guard != GUARD_FRESH] if fresh else batch
         _judge(connection, others, now, answers, limited)
     laned = [
         change
         for change in batch
         if change.lease is not None
-        and (change.lanes if change.guard == FRESH else change.run_id in limited)
+        and (change.lanes if change.guard == GUARD_FRESH else change.run_id in limited)
         and answers.get(change.run_id, APPLIED) == APPLIED
     ]
     if laned:
@@ -216,8 +216,8 @@ def _judge(
     fences = {values[0]: Fence._make(values) for values in found}
     queued: dict[str, Queued] = {}
     paused: set[tuple[str, str]] = set()
-    if any(change.guard != OWNER for change in changes):
-        claims = [change.run_id for change in changes if change.guard == QUEUED]
+    if any(change.guard != GUARD_OWNER for change in changes):
+        claims = [change.run_id for change in changes if change.guard == GUARD_QUEUED]
         queued = {values[0]: Queued._make(values) for values in chunked(connection, _QUEUED, claims, 0)}
         paused = set(connection.execute(_PAUSED).fetchall())
     for change in changes:

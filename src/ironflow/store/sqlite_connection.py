@@ -217,14 +217,17 @@ def statements(text: str) -> Iterator[str]:
 
 def _applied(connection: sqlite3.Connection, name: str) -> int | None:
     """The newest migration that the database has had; None if it is empty."""
-    found = connection.execute("select name from sqlite_master where type = 'table' and name not like 'sqlite!_%' escape '!'")
+    found = connection.execute(
+        "select name from sqlite_master where type = 'table' and name not like 'sqlite!_%' escape '!'"
+    )
     tables = {table for (table,) in found}
     if not tables:
         return None
     columns = {column for (column,) in connection.execute("select name from pragma_table_info('schema_migrations')")}
     if columns != migrate.BOOKKEEPING_COLUMNS:
         raise migrate.foreign(name, tables)
-    return _scalar(connection, migrate.APPLIED)
+    applied: int | None = _scalar(connection, migrate.APPLIED)
+    return applied
 
 
 def _scalar(connection: sqlite3.Connection, sql: str) -> Any:

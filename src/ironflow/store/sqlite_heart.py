@@ -37,13 +37,18 @@ class SqliteHeart:
             self._connection = connect(path, cache_kib=2 * 1024)
 
     def beat(
-        self, session_id: str, ttl_ms: int, credits: int, held: Sequence[tuple[str, int, str, bool]]
+        self,
+        session_id: str,
+        session_ttl_ms: int,
+        lease_ttl_ms: int,
+        credits: int,
+        held: Sequence[tuple[str, int, str, bool]],
     ) -> tuple[bool, list[Verdict]]:
         """Push the clocks of one session and of the leases it names.
 
         Args:
             session_id: the session.
-            ttl_ms: how long both hold from now, in milliseconds.
+            session_ttl_ms, lease_ttl_ms: how long they hold from now, in milliseconds.
             credits: its free slots.
             held: (run_id, execution_seq, token_hash, executing) of each lease to renew; others may expire.
 
@@ -54,7 +59,7 @@ class SqliteHeart:
             connection = self._connection
             connection.execute("begin immediate")
             try:
-                alive, renewed = self._renew(connection, session_id, ttl_ms, credits, held)
+                alive, renewed = self._renew(connection, session_id, (session_ttl_ms, lease_ttl_ms), credits, held)
                 connection.execute("commit")
             except BaseException:
                 if connection.in_transaction:
@@ -68,17 +73,17 @@ class SqliteHeart:
         self,
         connection: sqlite3.Connection,
         session_id: str,
-        ttl_ms: int,
+        ttls_ms: tuple[int, int],
         credits: int,
         held: Sequence[tuple[str, int, str, bool]],
     ) -> tuple[bool, set[tuple[str, int]]]:
         now = self._now()
-        session = {"session_id": session_id, "now": now, "expires_at": now + ttl_ms, "credits": credits}
+        session = {"session_id": session_id, "now": now, "expires_at": now + ttls_ms[0], "credits": credits}
         if connection.execute(self._beat_session, session).rowcount == 0:
             return False, set()  # declared dead: its leases expired with it, and renewing one would revive it
         if not held:
             return True, set()
-        named = {"held": json.dumps(held), "expires_at": now + ttl_ms, "session_id": session_id}
+        named = {"held": json.dumps(held), "expires_at": now + ttls_ms[1], "session_id": session_id}
         return True, set(connection.execute(self._renew_leases, named).fetchall())
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from ironflow.model.transition import FRESH, Transition
+from ironflow.model.transition import GUARD_FRESH, Transition
 from ironflow.store.dialect import SHARED, SQLITE, load
 from ironflow.store.guards import Lanes, admit, fitting
 
@@ -41,10 +41,10 @@ def refuse(connection: sqlite3.Connection, changes: Sequence[Transition], now: i
 
     Earlier ones of the batch count for later ones.
     """
-    stored = _of(connection, [change.run_id for change in changes if change.guard != FRESH])
+    stored = _of(connection, [change.run_id for change in changes if change.guard != GUARD_FRESH])
     return _block(
         connection,
-        {change.run_id: change.lanes if change.guard == FRESH else stored[change.run_id] for change in changes},
+        {change.run_id: change.lanes if change.guard == GUARD_FRESH else stored[change.run_id] for change in changes},
         now,
     )
 

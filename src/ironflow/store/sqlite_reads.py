@@ -87,10 +87,11 @@ class SqliteReads:
             self._near.execute("begin")
         try:
             found = self._read("run", run_id=run_id)
-            rest = [self._read(name, run_id=run_id) for name in rows.HOLDINGS] if found else []
+            names = ("queue_row", "lease_row", "waits", "lane_holders") if found else ()
+            others = [self._read(name, run_id=run_id) for name in names]
         finally:
             self._near.rollback()
-        return rows.holdings(found[0], *rest) if found else None
+        return rows.holdings(found[0], *others) if found else None
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """See `Store.runs`."""

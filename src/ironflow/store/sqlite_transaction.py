@@ -3,8 +3,9 @@
 Each has a thread and a connection of its own. It takes the turn like every writer, runs the user's function, and keeps
 the turn until the owner of the step says commit or rollback. Everybody else who writes to the file waits meanwhile,
 heartbeats included, so three things are promised: the function is over by its deadline, even if its Python code hangs
-(the connection is taken back, and what the code does with it afterwards is refused); an owner that says nothing is not
-waited for; and a process has one such transaction at a time, so that its own never wait for each other at the turn.
+(the connection is taken back, and what the code does with it afterwards is refused); an owner that says nothing is
+waited for only as long as the turn may last; and a store has one such transaction at a time, so that its own never
+wait for each other at the turn.
 
 Because it holds the turn, whoever has one open may wait for no other write before it is decided.
 """

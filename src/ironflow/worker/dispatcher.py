@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.errors import StoreUnreachable
+from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Loop, Outage, Report
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker

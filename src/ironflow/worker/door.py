@@ -24,7 +24,7 @@ from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, RunHead
 from ironflow.model.journal import RUN_CREATED, Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import APPLIED, FRESH, LOST, Transition
+from ironflow.model.transition import APPLIED, GUARD_FRESH, LOST, Transition
 
 if TYPE_CHECKING:
     from ironflow.worker.embedded import Worker
@@ -98,8 +98,8 @@ class Door:
             return entry.answer if isinstance(entry.answer, str) else await entry.answer
         except Exception as error:
             # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
-            trace = None if isinstance(error, StoreUnreachable) else error
-            log.error("run %s could not be activated: %s", entry.head.run_id, error, exc_info=trace)
+            known = isinstance(error, StoreUnreachable)
+            log.exception("run %s could not be activated: %s", entry.head.run_id, error, exc_info=not known)
             return LOST
 
     def _open(self, head: RunHead, events: list[Event]) -> Entry:
@@ -112,7 +112,14 @@ class Door:
                 spec = worker.registry.get(head.workflow)
                 ending.check_version(spec, head)
                 history = History.of(events)
-                execution = Execution(spec, head, history, chance=self._chance, strict=worker.strict)
+                execution = Execution(
+                    spec,
+                    head,
+                    history,
+                    chance=self._chance,
+                    strict=worker.strict,
+                    limit=worker.settings.max_payload_bytes,
+                )
             plan = self._first_plan(execution, head, new_seq)
         except Exception as error:
             last_seq = execution.history.last_seq if execution is not None else len(events)
@@ -148,7 +155,9 @@ class Door:
         try:
             head = head_of(row)
             spec = worker.registry.get(row.workflow)
-            execution: Execution | None = Execution(spec, head, history, chance=self._chance, strict=worker.strict)
+            execution: Execution | None = Execution(
+                spec, head, history, chance=self._chance, strict=worker.strict, limit=worker.settings.max_payload_bytes
+            )
             assert execution is not None
             execution.created(created)
             try:
@@ -172,7 +181,7 @@ class Door:
 
     def _fresh(self, row: RunRow, plan: Plan, token_hash: str) -> Transition:
         transition = activation(plan, head_of(row), 1, self._lease(row.run_id, 1, token_hash))
-        transition.guard, transition.row, transition.dequeue = FRESH, row, False
+        transition.guard, transition.row, transition.dequeue = GUARD_FRESH, row, False
         row.execution_seq, row.state = 1, transition.state or runs.RUNNING
         row.started_at = self.worker.store.now()
         row.lease_token_hash = transition.new_token_hash

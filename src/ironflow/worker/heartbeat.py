@@ -128,7 +128,9 @@ class Heartbeat:
 
     def _once(self, heart: Heart) -> None:
         held, free = self._held()
-        known, verdicts = heart.beat(self._session_id, self._settings.session_ttl_ms, free, held)
+        known, verdicts = heart.beat(
+            self._session_id, self._settings.session_ttl_ms, self._settings.lease_ttl_ms, free, held
+        )
         if not known:
             # Before the verdicts: whoever hears of them must know already that all of it is lost.
             self._tell(self._on_unknown)

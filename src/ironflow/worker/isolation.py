@@ -131,8 +131,8 @@ class Isolation:
             await self._ended(child, code)
         except Exception as error:
             # Never a reason to execute a killer here: what it held expires, and it is a suspect all the same.
-            trace = None if isinstance(error, StoreUnreachable) else error
-            log.error("suspect run %s is left to the scanner: %s", head.run_id, error, exc_info=trace)
+            known = isinstance(error, StoreUnreachable)
+            log.exception("suspect run %s is left to the scanner: %s", head.run_id, error, exc_info=not known)
         finally:
             del self.children[head.run_id]
             self.worker.dispatcher.expect(0)  # whatever the child put to sleep was not told here

@@ -85,11 +85,17 @@ returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w
 with clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at
 ), gone as (
-    delete from worker_sessions where session_id = :session_id
+    delete from worker_sessions s using clock c
+    where s.session_id = :session_id and (not :expired_only::boolean or s.expires_at <= c.at) returning s.session_id
+), ended as (
+    -- A goodbye said twice still finds what the first one left.
+    select not :expired_only::boolean or exists (select from gone) as yes
 ), held as materialized (
-    select run_id from concurrency_leases where session_id = :session_id order by run_id for update
+    select run_id from concurrency_leases
+    where session_id = :session_id and (select yes from ended) order by run_id for update
 ), promised as materialized (
-    select run_id from dispatch_queue where status = 'reserved' and reserved_by = :session_id
+    select run_id from dispatch_queue
+    where status = 'reserved' and reserved_by = :session_id and (select yes from ended)
     order by run_id for update skip locked
 ), expired as (
     update concurrency_leases l set expires_at = least(l.expires_at, c.at)
@@ -98,7 +104,7 @@ with clock as materialized (
     update dispatch_queue q set reserved_until = least(q.reserved_until, c.at)
     from promised p cross join clock c where q.run_id = p.run_id
 )
-select c.at, array(select run_id from held order by run_id) as held from clock c
+select c.at, array(select run_id from held order by run_id) as held, (select yes from ended) as ended from clock c
 
 -- ---- the heart
 
@@ -107,7 +113,7 @@ select c.at, array(select run_id from held order by run_id) as held from clock c
 with clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at
 ), alive as (
-    update worker_sessions set heartbeat_at = c.at, expires_at = c.at + :ttl::bigint, credits = :credits::bigint,
+    update worker_sessions set heartbeat_at = c.at, expires_at = c.at + :session_ttl::bigint, credits = :credits::bigint,
         suspect_since = null
     from clock c where session_id = :session_id returning session_id
 ), held as (
@@ -119,7 +125,7 @@ with clock as materialized (
     where l.session_id = (select session_id from alive)
     order by l.run_id for update of l skip locked
 ), renewed as (
-    update concurrency_leases l set expires_at = c.at + :ttl::bigint,
+    update concurrency_leases l set expires_at = c.at + :lease_ttl::bigint,
         executing = case when f.executing then 1 else 0 end
     from free f cross join clock c where l.run_id = f.run_id returning l.run_id
 )
