@@ -65,7 +65,7 @@ def everything_said(url: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("password", [PASSWORD, "a/s3cr3t-Zq", "s3cr3t-Zq@b", "1?s3cr3t-Zq", "1#s3cr3t-Zq", "s3cr3t-Zq%"])
+@pytest.mark.parametrize("password", [PASSWORD, "a/s3cr3t-Zq", "s3cr3t-Zq@b", "1?s3cr3t-Zq", "1#s3cr3t-Zq"])
 def test_no_form_of_an_address_shows_its_password(
     form: str, password: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from ironflow.engine.why import CODES, Hold, holds
 from ironflow.errors import RunNotFound
 from ironflow.model.capacity import QueueRow
 from ironflow.model.ids import route_of
+from ironflow.model.journal import RUN_PAUSED, Event
 from ironflow.model.transition import Locked, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import connect
@@ -142,7 +143,13 @@ async def test_a_suspended_run_names_each_wait_and_who_should_have_woken_it(stor
 async def test_pause_of_run_and_workflow_and_a_deadline_are_told_together(store: Store) -> None:
     await answer(store, create("r1", deadline_at=store.now() + HOUR))
     await store.pause_workflow("order", "me")
-    await store.decide(["r1"], changed(state="paused", reason="REPLAY_DIVERGENCE"))
+
+    def hold(locked: Locked) -> Transition:
+        change = changed(state="paused", reason="REPLAY_DIVERGENCE")(locked)
+        change.events = [Event(0, RUN_PAUSED, None, '{"reason":"REPLAY_DIVERGENCE"}')]
+        return change
+
+    await store.decide(["r1"], hold)
     found = await codes(store)
     assert found.keys() == {"PAUSED", "WORKFLOW_PAUSED", "NO_WORKER", "DEADLINE"}
     assert "REPLAY_DIVERGENCE" in found["PAUSED"].message

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
 from datetime import date
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -139,7 +139,14 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
         (lambda: step(name="a|b")(plain), "cannot be the name"),
         (lambda: step(name="a\nb")(plain), "the name of a step .* not printable"),
         (lambda: step(name="x" * 201)(plain), "201 characters long"),
-        (lambda: step(retires=3)(plain), "a step has no option 'retires'"),  # type: ignore[call-overload]
+        (lambda: step(retires=3)(plain), "a step has no option 'retires'. Did you mean retry"),  # type: ignore[call-overload]
+        (lambda: step(at_most_onze=True)(plain), "'at_most_onze'. Did you mean at_most_once"),  # type: ignore[call-overload]
+        (lambda: charge.using(time_out=5), "'time_out'. Did you mean timeout"),  # type: ignore[call-arg]
+        (lambda: workflow(zzz=1)(handler), "'zzz'. There are name, version"),  # type: ignore[call-overload]
+        (lambda: step(workflow(handler)), "is a workflow already, and cannot be a step"),  # type: ignore[call-overload]
+        (lambda: workflow(forgot), "takes .n: int. first; the first parameter of a workflow is its context"),
+        (lambda: workflow(forgot_both), "takes .order: .*Order.* first"),
+        (lambda: workflow(forgot_list), "takes .names: list.str.. first"),
         (lambda: step(generator), "is a generator"),
         (lambda: step(async_generator), "is a generator"),
         (lambda: step(5), "must be a function"),
@@ -190,6 +197,19 @@ def method(self: Any, n: int) -> int:
 def three(ctx: Context, a: int, b: int) -> None: ...
 
 
+async def forgot(n: int) -> int:
+    return n
+
+
+class Order: ...
+
+
+def forgot_both(order: Order, n: int) -> None: ...
+
+
+def forgot_list(names: list[str]) -> None: ...
+
+
 def keyword_only(ctx: Context, *, a: int) -> None: ...
 
 
@@ -202,6 +222,27 @@ def test_partials_and_callable_objects_can_be_steps() -> None:
     assert step(name="object")(Callable_()).spec.is_async
     with pytest.raises(StepOutsideWorkflow, match=r"STEP\.fn"):
         step(name="object")(Callable_())(1)
+
+
+class Clock(Protocol):
+    def now(self) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "annotation", [Context, "Context", "ironflow.Context", Any, "Any", object, "Nowhere", Clock], ids=str
+)
+def test_a_context_may_be_annotated_as_anything_it_is(annotation: Any) -> None:
+    def handler(ctx) -> None: ...  # type: ignore[no-untyped-def]
+
+    assert workflow(handler).name == "handler"
+    handler.__annotations__["ctx"] = annotation
+    assert workflow(handler).name == "handler"
+
+
+def test_a_workflow_that_is_called_says_how_it_is_started() -> None:
+    made: Any = workflow(handler)
+    with pytest.raises(DefinitionError, match=r"was called.*ironflow\.run\(handler, …\)"):
+        made({"a": 1})
 
 
 def test_workflow_options_reach_the_engine() -> None:

@@ -300,9 +300,9 @@ async def test_a_heart_survives_the_loss_of_its_connection(postgres_url: str, op
     await store.open_session(session_row("s1", store.now()))
     killer = await asyncpg.connect(postgres_url)
     heart = await asyncio.to_thread(store.heart)
-    assert (await asyncio.to_thread(heart.beat, "s1", 1000, 0, []))[0]
+    assert (await asyncio.to_thread(heart.beat, "s1", 1000, 1000, 0, []))[0]
     assert await killer.fetchval(_KILL) >= 1
-    assert (await asyncio.to_thread(heart.beat, "s1", 1000, 0, []))[0]
+    assert (await asyncio.to_thread(heart.beat, "s1", 1000, 1000, 0, []))[0]
     await asyncio.to_thread(heart.close)
     await killer.close()
 

@@ -21,10 +21,11 @@ from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.cli.follow import Progress, events
 from ironflow.cli.inputs import MISSING, InputOption, read_input, typed_input
 from ironflow.cli.stopping import Signals, drain, leave
-from ironflow.errors import InvalidInput, IronflowError
+from ironflow.errors import HandlerVersionMismatch, InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
 from ironflow.model.fold import Folded, fold
+from ironflow.model.ids import split_route
 from ironflow.model.run import RunRow
 from ironflow.store.base import RunFilter
 
@@ -121,7 +122,9 @@ class _Errand:
         # What the author's code prints must not end up inside the one JSON document.
         quiet = contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext()
         with Signals() as signals, quiet:
-            async with Engine(settings=self.settings, workflows=[self.asked.workflow]) as engine:
+            async with Engine(
+                settings=self.settings, workflows=[self.asked.workflow], own_only=True
+            ) as engine:
                 run_id, seen = await self._begin(engine)
                 with self.view.live():
                     await self._see_through(engine, run_id, seen, signals)
@@ -146,6 +149,8 @@ class _Errand:
         if row.ended:
             self.view.say(f"run {row.run_id} on {name} has ended; this is its result")
             return row.run_id, len(events)
+        _check_fit(engine, asked.workflow, row)
+        engine.take_on(row.run_id)
         done = sum(event.kind == j.STEP_COMPLETED for event in events)
         self.view.say(f"run {row.run_id} on {name} goes on; {output.count(done, 'step')} done")
         return row.run_id, len(events)
@@ -236,6 +241,24 @@ class _Errand:
             self.view.say(text, "red")
 
 
+def _check_fit(engine: Engine, workflow: Workflow[Any, Any], row: RunRow) -> None:
+    """Refuse a run that this code would not continue; a worker that does can still have it."""
+    assert engine.worker is not None
+    if engine.worker.session.can_take(row.route):
+        return
+    spec, route = workflow.spec, split_route(row.route)
+    if route.version in (spec.version, *spec.compatible):
+        raise InvalidInput(
+            f"run {row.run_id} asks for a worker with tags {', '.join(sorted(route.tags))}",
+            hint="`ironflow worker --tag …` on a host that has them executes it",
+        )
+    raise HandlerVersionMismatch(
+        f"run {row.run_id} was created by version {route.version} of {spec.name}, and this code is version "
+        f"{spec.version}; nothing of the run was changed",
+        hint=f"declare compatible=({route.version!r},) if this code can continue it, or add --new for another run",
+    )
+
+
 async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:
     """The run to go on with, or None: start one.
 
@@ -251,7 +274,10 @@ async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:
     if row is None:
         return None
     if row.workflow != name:
-        raise InvalidInput(f"run {row.run_id} is a run of {row.workflow}, not of {name}")
+        raise InvalidInput(
+            f"run {row.run_id} is a run of {row.workflow}, not of {name}",
+            hint="Name the workflow it belongs to, or choose another id.",
+        )
     if asked.given is not MISSING and await _input_of(engine, row.run_id) != asked.stored():
         raise InvalidInput(
             f"run {row.run_id} was started with another input",

@@ -10,7 +10,6 @@ machine, that a result cannot be read would cost the run. Since that check yield
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -250,8 +249,7 @@ class Codec:
     def _misfit(self, value: Any, path: str, error: ValidationError) -> PayloadRejected:
         expected = type(None) if self.annotation is None else self.annotation
         if isinstance(expected, type) and not (is_typeddict(expected) or isinstance(value, expected)):
-            hint = "Put `await` before the call." if isinstance(value, Awaitable) else None
-            return PayloadRejected(path, f"expected {shown(expected)}, got {type(value).__name__}", hint=hint)
+            return PayloadRejected(path, f"expected {shown(expected)}, got {type(value).__name__}")
         where, reason = _first_error(error)
         return PayloadRejected(path + where, reason)
 

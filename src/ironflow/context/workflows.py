@@ -87,10 +87,11 @@ def _check_context(fn: Callable[..., Any]) -> None:
     first = next(iter(inspect.signature(fn).parameters.values()), None)
     if first is None or first.annotation is first.empty or _may_be_context(first.annotation, fn):
         return
-    name = getattr(fn, "__name__", repr(fn))
+    name, given = getattr(fn, "__name__", repr(fn)), first.annotation
+    shown = f"{first.name}: {given if isinstance(given, str) else inspect.formatannotation(given)}"
     raise DefinitionError(
-        f"workflow {name} takes ({first}) first; the first parameter of a workflow is its context",
-        hint=f"Write {name}(ctx: ironflow.Context, {first}).",
+        f"workflow {name} takes ({shown}) first; the first parameter of a workflow is its context",
+        hint=f"Write {name}(ctx: ironflow.Context, {shown}).",
     )
 
 
@@ -100,9 +101,11 @@ def _may_be_context(annotation: Any, fn: Callable[..., Any]) -> bool:
         if "Context" in annotation:
             return True
         try:
-            annotation = eval(annotation, getattr(fn, "__globals__", {}))  # noqa: S307 - the author's own annotation
+            annotation = eval(annotation, getattr(fn, "__globals__", {}))  # the author's own annotation
         except Exception:  # a name that exists for type checkers only, or is defined further down
             return True
+    if annotation is Any:
+        return True
     if not isinstance(annotation, type):
         return get_origin(annotation) is None
     try:

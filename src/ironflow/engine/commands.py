@@ -169,10 +169,7 @@ async def command(store: Store, run_id: str, decide: Decide) -> Transition | Non
         RunNotFound: no such run.
         InvalidTransition: as the decision says.
     """
-    results = await store.decide([run_id], decide)
-    if run_id not in results:
-        raise RunNotFound(f"no run has the id {run_id!r}")
-    result = results[run_id]
+    result = (await store.decide([run_id], decide))[run_id]
     if isinstance(result, Exception):
         raise result
     if result is not None:

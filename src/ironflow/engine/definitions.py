@@ -228,6 +228,11 @@ def check_function(fn: Any, what: str) -> None:
     """Refuse what cannot be called once and return one value."""
     if not callable(fn):
         raise DefinitionError(f"a {what} must be a function, not {fn!r}")
+    if isinstance(getattr(fn, "spec", None), WorkflowSpec):
+        raise DefinitionError(
+            f"{fn!r} is a workflow already, and cannot be a {what}",
+            hint="A workflow calls steps and plain functions: move what both need into one of these.",
+        )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(
             f"{fn.__qualname__} is a generator; a {what} gives one result",

@@ -58,6 +58,7 @@ class Engine:
         worker_id: str | None = None,
         tags: Sequence[str] = (),
         strict: bool = False,
+        own_only: bool = False,
     ) -> None:
         self.settings = settings or Settings.load(database_url=url, concurrency=concurrency, threads=threads)
         self.url = url or self.settings.database_url
@@ -67,6 +68,7 @@ class Engine:
         self.store: Store
         self.worker: Worker | None = None
         self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tags_of(tags, "tags"), strict
+        self._own_only = own_only
         self._thread: LoopThread | None = None
         self.actor = _actor()
 
@@ -86,6 +88,7 @@ class Engine:
                 tags=self._tags,
                 strict=self._strict,
                 url=self.url,
+                own_only=self._own_only,
             )
             try:
                 await self.worker.start()
@@ -152,6 +155,7 @@ class Engine:
         store = self.store
         row, created, lanes = commands.new_run(wf.spec, input, options, store.now(), self.settings.max_payload_bytes)
         answer = None
+        self.take_on(row.run_id)
         if self._fits_here(row, lanes):
             assert self.worker is not None
             history = History()
@@ -168,6 +172,7 @@ class Engine:
             self._enqueued(row)
         if answer == EXISTS:
             held = await commands.taken_by(store, row, row.input_hash)
+            self.take_on(held.run_id)
             return Run(self, held.run_id, wf, created=False)
         return Run(self, row.run_id, wf)
 
@@ -178,6 +183,12 @@ class Engine:
     async def run(self, wf: Workflow[Any, Any], input: Any = None, /, **options: Unpack[Start]) -> Any:
         """Start a run and wait for its output."""
         return await (await self.start(wf, input, **options)).result()
+
+    def take_on(self, run_id: str) -> None:
+        """With `own_only`: execute this run here, too, once nobody else does. Otherwise there is nothing to do."""
+        if self.worker is not None and self.worker.own is not None:
+            self.worker.own.add(run_id)
+            self.worker.dispatcher.wake()
 
     def _know(self, wf: Workflow[Any, Any]) -> None:
         if wf.name not in self.registry:
@@ -335,7 +346,7 @@ def run(
     wf: Workflow[Any, Any], input: Any = None, /, *, url: str = "sqlite:///ironflow.db", **options: Unpack[Start]
 ) -> Any:
     """Run a workflow from a script and return its output: one line, durable."""
-    with open(url, workflows=[wf]) as engine:
+    with Engine(url, workflows=[wf], own_only=True) as engine:
         return engine.wait(engine.run(wf, input, **options))
 
 

@@ -150,8 +150,7 @@ class PostgresReads:
 
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
-        names = ("run", "queue_row", "lease_row", "waits", "lane_holders")
-        run, *others = (self._statements[name].text for name in names)
+        run, *others = (self._statements[name].text for name in ("run", *rows.HOLDINGS))
 
         async def work(connection: Connection) -> Holdings | None:
             async with connection.transaction(isolation="repeatable_read", readonly=True):

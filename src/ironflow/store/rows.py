@@ -151,3 +151,7 @@ def holdings(
         [WaitRow(*values) for values in waits],
         [LaneHolder(lane, limit, run_id, bool(executing)) for lane, limit, run_id, executing in holders],
     )
+
+
+#: The statements of `holdings` after the first, which finds the run.
+HOLDINGS = ("queue_row", "lease_row", "waits", "lane_holders")

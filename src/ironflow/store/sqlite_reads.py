@@ -87,8 +87,7 @@ class SqliteReads:
             self._near.execute("begin")
         try:
             found = self._read("run", run_id=run_id)
-            names = ("queue_row", "lease_row", "waits", "lane_holders") if found else ()
-            others = [self._read(name, run_id=run_id) for name in names]
+            others = [self._read(name, run_id=run_id) for name in rows.HOLDINGS] if found else []
         finally:
             self._near.rollback()
         return rows.holdings(found[0], *others) if found else None

@@ -18,7 +18,9 @@ from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Loop, Outage, Report
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker
+from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
+from ironflow.worker.door import head_of
 
 if TYPE_CHECKING:
     from ironflow.worker.embedded import Worker
@@ -161,6 +163,9 @@ class Dispatcher:
         if free <= 0:
             self.backlog = True
             return False
+        if worker.own is not None:
+            await worker.take((await self._own(worker.own))[:free])
+            return False
         due: list[RunHead] = []
         due_now = self._due is not None and self._due <= store.now()
         if due_now:
@@ -180,6 +185,23 @@ class Dispatcher:
         if due_now:
             await self._look_at_due()
         return self.backlog or (self._reserving and not apart)
+
+    async def _own(self, run_ids: set[str]) -> list[RunHead]:
+        """Which of these runs can be taken now. When the next of them can, is what the dispatcher waits for."""
+        store, heads = self.worker.store, []
+        self._due = None
+        for run_id in sorted(run_ids):
+            found = await store.holdings(run_id)
+            if found is None or not self.worker.session.can_take(found.row.route):
+                continue
+            times = [wait.due_at for wait in found.waits if wait.due_at is not None]
+            if found.row.state not in runs.SUSPENDED:
+                times = [found.queue.eligible_at] if found.queue is not None else []
+            if times and min(times) <= store.now():
+                heads.append(head_of(found.row))
+            elif times:
+                self._due = min(times) if self._due is None else min(self._due, *times)
+        return heads
 
     async def _look_at_due(self) -> None:
         self._due = await self.worker.store.next_due()

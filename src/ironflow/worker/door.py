@@ -96,10 +96,12 @@ class Door:
     async def _answered(self, entry: Entry) -> str:
         try:
             return entry.answer if isinstance(entry.answer, str) else await entry.answer
-        except Exception as error:
-            # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
-            known = isinstance(error, StoreUnreachable)
-            log.exception("run %s could not be activated: %s", entry.head.run_id, error, exc_info=not known)
+        # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
+        except StoreUnreachable as error:
+            log.warning("run %s could not be activated: %s", entry.head.run_id, error.message)
+            return LOST
+        except Exception:
+            log.exception("run %s could not be activated", entry.head.run_id)
             return LOST
 
     def _open(self, head: RunHead, events: list[Event]) -> Entry:

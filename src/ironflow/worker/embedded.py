@@ -59,6 +59,7 @@ class Worker:
         strict: nondeterministic calls in workflow code raise instead of warning.
         url: the database's address, for child processes; None executes suspects here as well.
         session_id: of a child process, given by its parent; None makes one.
+        own_only: serve no queue, and take only the runs put into `own`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Worker:
         strict: bool = False,
         url: str | None = None,
         session_id: str | None = None,
+        own_only: bool = False,
     ) -> None:
         self.store = store
         self.registry = registry
@@ -82,6 +84,8 @@ class Worker:
         self.slots = settings.concurrency
         self.bodies = Bodies(store, settings.threads, settings.max_payload_bytes)
         self.segments: dict[str, Segment] = {}
+        #: the only runs this worker takes; None: whatever its routes bring
+        self.own: set[str] | None = set() if own_only else None
         #: run ids whose activation is under way
         self.taking: set[str] = set()
         self.parked = Parked(settings.parked_instances)
@@ -220,6 +224,8 @@ class Worker:
         if kind == RELEASE:
             self.store.notify("queue", self.session.peers)
         if kind not in (SUSPENSION, RETRY, RELEASE):
+            if self.own is not None and kind != PAUSE:
+                self.own.discard(head.run_id)
             told = self.results.ended(head.run_id, leave.state, leave.result)
             if kind == PAUSE:
                 log.warning("run %s is paused: %s", head.run_id, (leave.changes or {}).get("reason"))

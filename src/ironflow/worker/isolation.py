@@ -129,10 +129,11 @@ class Isolation:
                 await self._execute_here(child, f"its process could not be started: {error}")
                 return
             await self._ended(child, code)
-        except Exception as error:
-            # Never a reason to execute a killer here: what it held expires, and it is a suspect all the same.
-            known = isinstance(error, StoreUnreachable)
-            log.exception("suspect run %s is left to the scanner: %s", head.run_id, error, exc_info=not known)
+        # Never a reason to execute a killer here: what it held expires, and it is a suspect all the same.
+        except StoreUnreachable as error:
+            log.warning("suspect run %s is left to the scanner: %s", head.run_id, error.message)
+        except Exception:
+            log.exception("suspect run %s is left to the scanner", head.run_id)
         finally:
             del self.children[head.run_id]
             self.worker.dispatcher.expect(0)  # whatever the child put to sleep was not told here

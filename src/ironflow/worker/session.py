@@ -95,7 +95,7 @@ class Session:
         if self.lock is not None:
             row.lock_path = str(self.lock.path)
             row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
-        if self._alone is None:
+        if self._serves_queue:
             routes = [route for spec in self.worker.registry for route in served_routes(spec)]
             self.routes = sorted(route for route in routes if self.can_take(route))
         row.routes = "\n".join(self.routes)
@@ -156,8 +156,15 @@ class Session:
 
     # ---- what this worker serves -------------------------------------------------------------------------------------
 
+    @property
+    def _serves_queue(self) -> bool:
+        """Whether runs come by route; a child process has its one run, and `ironflow run` its own."""
+        return self._alone is None and self.worker.own is None
+
     def serve(self, spec: WorkflowSpec) -> None:
         """A workflow was registered after the session opened: take its runs too."""
+        if not self._serves_queue:
+            return
         new = [route for route in served_routes(spec) if route not in self.routes and self.can_take(route)]
         if new:
             self._also(new)
@@ -169,7 +176,7 @@ class Session:
 
         Returns whether there was anything new.
         """
-        if self._alone is not None:
+        if not self._serves_queue:
             return False
         known = set(self.routes)
         new = [r for r in await self.worker.store.queue_routes() if r not in known and self.can_take(r)]

@@ -67,6 +67,9 @@ returning {wait_columns}
 
 -- ---- sessions
 
+-- name: session_expired
+select 1 from worker_sessions where session_id = :session_id and expires_at <= :now
+
 -- name: delete_session
 delete from worker_sessions where session_id = :session_id
 

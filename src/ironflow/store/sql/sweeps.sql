@@ -12,9 +12,6 @@ order by run_id limit :limit
 -- name: expired_sessions
 select {session_columns} from worker_sessions where expires_at <= :now order by expires_at limit :limit
 
--- name: session_expired
-select 1 from worker_sessions where session_id = :session_id and expires_at <= :now
-
 -- A deadline that passed while nobody executes the run: its owner would have ended it.
 -- name: overdue
 select r.run_id from runs r
