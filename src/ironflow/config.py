@@ -90,7 +90,8 @@ SETTINGS: Final = (
           kind="sweep"),
     _time("stale_claim_threshold", 45_000, 120_000, "how old a claim must be to count as abandoned"),
     Setting("suspect_after", "optional", 8_000, None, "ms",
-            "how long a worker may be cut off before it is replaced; off: only proof or the clock count", 1),
+            "how long a worker may be cut off before it is replaced; off: only proof or the clock count "
+            "(no effect yet: it needs the liveness connection of workers over HTTP)", 1),
     _time("waker_interval", 10_000, 10_000, "longest pause of the waker when no due time is known"),
     _time("drain_timeout", 30_000, 30_000, "how long a stopping worker lets its steps finish", least=0),
     Setting("concurrency", "count", 100, 2, "runs", "runs one worker executes at once", 1),
@@ -101,7 +102,7 @@ SETTINGS: Final = (
     Setting("max_payload_bytes", "count", 2_097_152, 2_097_152, "bytes",
             "largest encoded input, argument list or result", 1_024),
     Setting("run_retention", "optional", None, None, "ms",
-            "how long ended runs are kept; off: for ever", 1_000),
+            "how long ended runs are kept; off: for ever (no effect yet: nothing is deleted)", 1_000),
     Setting("log_level", "choice", "info", "info", "name", "least severe log records that are shown",
             choices=("debug", "info", "warning", "error", "critical")),
     Setting("log_format", "choice", "text", "text", "name", "how log records are written",

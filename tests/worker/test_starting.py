@@ -55,3 +55,28 @@ async def test_a_new_try_has_a_new_idempotency_key_and_the_same_call_key(store_u
     assert first != second
     assert call == same_call
     assert call != another_call
+
+
+reached: list[object] = []
+
+
+@ironflow.step(retry=ironflow.Retry(3, backoff="1ms"))
+async def long_copy() -> int:
+    info = ironflow.step_info()
+    reached.append(info.last_heartbeat)
+    if info.attempt < 3:
+        info.heartbeat({"copied": 10 * info.attempt})
+        raise ConnectionError("cut")
+    return 30
+
+
+@ironflow.workflow
+async def copying(ctx: ironflow.Context) -> int:
+    return await long_copy()
+
+
+async def test_a_further_try_hears_how_far_the_last_one_came(store_url: str) -> None:
+    reached.clear()
+    async with ironflow.open(store_url, workflows=[copying]) as engine:
+        assert await engine.run(copying) == 30
+    assert reached == [None, {"copied": 10}, {"copied": 20}]

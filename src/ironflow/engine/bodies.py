@@ -52,6 +52,7 @@ class Body:
         "result",
         "step",
         "task",
+        "told",
         "transaction",
         "try_no",
         "value",
@@ -60,6 +61,8 @@ class Body:
     def __init__(self, owner: Owner | None, step: StepRun, head: RunHead) -> None:
         self.owner = owner
         self.step = step
+        #: what the last heartbeat of an earlier try said
+        self.told: Any = None
         self.head = head
         self.try_no = step.try_no
         #: it was asked to end: whatever it says now is not the step's result
@@ -102,7 +105,10 @@ class Bodies:
 
     def start(self, owner: Owner, step: StepRun, head: RunHead) -> Body:
         """Run a body. Its `owner` hears of the end through `body_ended`, on this loop."""
+        earlier: Body | None = step.body
         body = step.body = Body(owner, step, head)
+        if earlier is not None and earlier.info is not None:
+            body.told = earlier.info.latest if earlier.info.latest is not None else earlier.told
         body.task = self._loop.create_task(self._run(body))
         return body
 
@@ -125,6 +131,7 @@ class Bodies:
                 idempotency_key=idempotency_key(head.run_id, step.id, step.try_no),
                 fence=head.execution_seq,
                 deadline=self._deadline(spec.timeout_ms),
+                last_heartbeat=body.told,
             )
             current.set(info)
             if step.reconciling:

@@ -33,7 +33,8 @@ class StepInfo:
         fence: the segment's number; a later owner of the run has a higher one. Hand it to systems that can
             refuse older writers.
         deadline: when this try times out (aware), or None.
-        last_heartbeat: the details of the last heartbeat of an earlier try that was cut off, or None.
+        last_heartbeat: the details of the last heartbeat of an earlier try, as long as the run stayed on its worker;
+            None after a crash, so it may save work and must not be needed.
         cancelled: whether the result is no longer wanted; a long body should look at it now and then.
     """
 
@@ -44,6 +45,7 @@ class StepInfo:
         "fence",
         "idempotency_key",
         "last_heartbeat",
+        "latest",
         "name",
         "on_heartbeat",
         "root_run_id",
@@ -74,6 +76,7 @@ class StepInfo:
         self.fence = fence
         self.deadline = deadline
         self.last_heartbeat = last_heartbeat
+        self.latest: Any = None
         self.on_heartbeat = on_heartbeat
         self.cancelled = False
 
@@ -83,11 +86,11 @@ class StepInfo:
         return call_key(self.run_id, self.step_id)
 
     def heartbeat(self, details: Any = None) -> None:
-        """Say that the body is alive, and remember `details` (how far it has come) for a later try.
+        """Say that the body is alive, and remember `details` (how far it has come) for a later try on this worker.
 
-        Cheap enough for a loop's body, callable from any thread: the executor stores the latest one at its
-        own pace.
+        Cheap enough for a loop's body, and callable from any thread.
         """
+        self.latest = details
         if self.on_heartbeat is not None:
             self.on_heartbeat(details)
 
