@@ -1,4 +1,4 @@
-"""Writes `docs/reference/`: settings, states, errors, journal kinds and commands, as the code defines them.
+"""Writes `docs/reference/`: the Python API, settings, states, errors, journal kinds and commands, as the code defines them.
 
 A reference written by hand is wrong after the second release. These pages are made from the same tables the
 engine runs on, and a test fails while a page differs from what this file would write.
@@ -10,15 +10,20 @@ engine runs on, and a test fails while a page differs from what this file would 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_overloads
 
+import ironflow
 from ironflow import config
 from ironflow.cli import exits
 from ironflow.cli.app import command as whole_command
+from ironflow.context.workflows import WorkflowOptions
 from ironflow.duration import format_ms
+from ironflow.engine.commands import Start
 from ironflow.engine import why
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
@@ -63,6 +68,7 @@ def pages() -> dict[str, str]:
         "journal.md": _journal(),
         "holds.md": _holds(),
         "cli.md": _cli(),
+        "api.md": _api(),
     }
     return {name: "\n".join([NOTE, "", *lines, ""]) for name, lines in made.items()}
 
@@ -216,6 +222,119 @@ def _option(option: Any) -> str:
 
 def _help_text(command: Any) -> list[str]:
     return inspect.cleandoc(command.help or "").replace("\b\n", "").split("\f")[0].splitlines()
+
+
+#: The public names in the order in which one meets them.
+API = {
+    "Writing workflows": (
+        *("step", "Step", "workflow", "Workflow", "Context", "Call", "Outcome", "Retry", "Lane"),
+        *("step_info", "StepInfo", "Done", "NotDone", "Unknown", "NonRetryableError", "RetryAfterError"),
+    ),
+    "Running them": ("run", "open", "Engine", "Run", "RunView"),
+    "Errors": (
+        *("IronflowError", "RunFailed", "RunCancelled", "RunPaused"),
+        *("StepFailed", "StepInterrupted", "StepTimeout"),
+    ),
+}
+#: Classes that authors make instances of; those of the others are given to them.
+MADE = {"Retry", "Lane", "Done", "NotDone", "Unknown", "NonRetryableError", "RetryAfterError", "Engine"}
+OPTIONS = {"Options of `@workflow`": WorkflowOptions, "Options of a start": Start}
+
+
+def _api() -> list[str]:
+    named = {name for names in API.values() for name in names}
+    if named != set(ironflow.__all__):
+        raise LookupError(f"say in docs/generate.py where these belong: {named ^ set(ironflow.__all__)}")
+    lines = [
+        "# The Python API",
+        "",
+        "Everything in the package `ironflow`. Other modules are its inside and may change with any release, except",
+        "for [the errors](errors.md) in `ironflow.errors`. Times are seconds, a `timedelta`, or text such as `30s`,",
+        "`5m`, `7d`; where a name ends in `_ms`, milliseconds.",
+    ]
+    for title, names in API.items():
+        lines += ["", f"## {title}"]
+        for name in names:
+            lines += ["", f"### {name}", "", *_member(f"ironflow.{name}", getattr(ironflow, name))]
+            if isinstance(getattr(ironflow, name), type) and title != "Errors":
+                lines += _members(name, getattr(ironflow, name))
+    for title, shape in OPTIONS.items():
+        lines += ["", f"## {title}", "", *_doc(shape)]
+    return lines
+
+
+def _members(owner: str, cls: type) -> Iterator[str]:
+    """What a class offers by itself; what it inherits from Python is found there."""
+    for name, member in vars(cls).items():
+        if name.startswith("_") or inspect.isdatadescriptor(member) and not isinstance(member, property):
+            continue
+        if isinstance(member, property):
+            if inspect.getdoc(member):
+                yield from ("", f"#### {owner}.{name}", "", *_doc(member))
+        elif callable(member) and member.__doc__:
+            yield from ("", f"#### {owner}.{name}", "", *_member(f"{owner}.{name}", member))
+
+
+def _member(shown: str, member: Any) -> Iterator[str]:
+    if isinstance(member, type) and member.__name__ not in MADE:
+        yield from _doc(member)
+        return
+    if isinstance(member, types.UnionType) or not callable(member) or get_origin(member) is not None:
+        yield from ("```python", f"{shown} = {str(member).replace('ironflow.engine.reconcile.', '')}", "```")
+        return
+    yield from ("```python", *_signatures(shown, member), "```", "", *_doc(member))
+
+
+def _signatures(shown: str, member: Any) -> Iterator[str]:
+    keyword = "async " if inspect.iscoroutinefunction(member) else ""
+    overloads = get_overloads(member) if inspect.isfunction(member) else []
+    for one in overloads or [member]:
+        try:
+            yield f"{keyword}{shown}{_signature(one)}"
+        except ValueError:  # an exception that takes what Python's own takes
+            yield shown
+
+
+def _signature(member: Any) -> str:
+    signature = inspect.signature(member)
+    parameters = [p.replace(annotation=_Bare(p.annotation)) for n, p in signature.parameters.items() if n != "self"]
+    returned = signature.return_annotation
+    return str(signature.replace(parameters=parameters, return_annotation=_Bare(returned)))
+
+
+class _Bare:
+    """An annotation as it stands in the source: text without its quotes."""
+
+    def __new__(cls, annotation: Any) -> Any:
+        return annotation if annotation is inspect.Signature.empty else super().__new__(cls)
+
+    def __init__(self, annotation: Any) -> None:
+        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _doc(member: Any) -> Iterator[str]:
+    """A docstring as Markdown: its sections in bold, what a section lists as items."""
+    item = False
+    for line in re.sub(":(?:class|meth|func):", "", inspect.getdoc(member) or "").splitlines():
+        section = re.fullmatch(r"(Args|Attributes|Options|Parameters|Raises|Returns|Class attributes):", line)
+        named = re.match(r"(    )?(\w+(?:, \w+)*): (.*)", line)
+        if section:
+            item = False
+            yield from (f"**{section[1]}**", "")
+        elif named and (named[1] or item or _lists(member)):
+            item = True
+            yield f"- `{named[2]}`: {named[3]}"
+        else:
+            yield f"  {line.strip()}" if item and line.startswith("    ") else line.removeprefix("    ")
+            item = item and bool(line)
+
+
+def _lists(member: Any) -> bool:
+    """Whether the docstring of a dictionary's shape lists its keys without a heading."""
+    return member in OPTIONS.values()
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -175,6 +176,33 @@ def test_a_declined_card_gives_the_reservation_back(tmp_path: Path) -> None:
     told = run("payment.py:take_order", value, tmp_path, code=1)
     assert "declined" in json.dumps(told)
     assert list((tmp_path / "shop-out").iterdir()) == []
+
+
+def test_an_order_that_is_cancelled_while_the_card_is_charged_is_refunded(tmp_path: Path, sqlite_url: str) -> None:
+    order = payment.Order("A-9", 4200, shop=str(tmp_path))
+    charged, body = asyncio.Event(), payment.charge.spec.fn
+
+    async def slow_bank(order: Any) -> str:
+        charge_id: str = body(order)
+        charged.set()
+        await asyncio.Event().wait()  # the money has moved, and the bank has not answered yet
+        return charge_id
+
+    async def scenario() -> None:
+        async with ironflow.open(sqlite_url) as engine:
+            run = await engine.start(payment.take_order, order)
+            await charged.wait()
+            await run.cancel()
+            with pytest.raises(ironflow.RunCancelled):
+                await run.result(timeout=30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payment.charge.spec, "fn", slow_bank)
+        patch.setattr(payment.charge.spec, "is_async", True)
+        asyncio.run(scenario())
+    [charge] = tmp_path.glob("charged-*")
+    assert [path.name for path in tmp_path.glob("refunded-*")] == [charge.name.replace("charged", "refunded")]
+    assert not list(tmp_path.glob("reserved-*"))
 
 
 def test_a_charge_that_was_cut_off_is_charged_once(tmp_path: Path, store_url: str) -> None:

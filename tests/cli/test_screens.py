@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli, eventually
+from tests.cli.conftest import Cli, eventually, process
 
 import ironflow
 from ironflow.cli.inputs import typed_input
@@ -51,6 +50,11 @@ async def stuck(ctx: Context) -> None:
 async def undoes(ctx: Context) -> None:
     ctx.compensate(refund, 7)
     await bad(1)
+
+@workflow
+async def undoes_late(ctx: Context) -> None:
+    ctx.compensate(refund, 7)
+    await ctx.sleep("1h")
 
 @workflow
 async def odd(ctx: Context) -> float:
@@ -117,23 +121,25 @@ def test_a_stuck_run_shows_where_it_waits(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_the_outcome_names_the_compensations_that_failed(cli: Cli) -> None:
     run_id, _, err = screen(cli, "undoes", 1)
-    told = "not undone: refund (main/1) failed: RuntimeError: the bank is closed"
+    told = "not undone: refund (main/n1) failed: RuntimeError: the bank is closed"
     for text in (err, cli("runs", "get", run_id), cli("runs", "journal", run_id)):
         assert told in text
-    assert list(cli.json("runs", "get", run_id)["undo_errors"]) == ["main/1:refund"]
+    assert list(cli.json("runs", "get", run_id)["undo_errors"]) == ["main/n1:refund"]
     with ironflow.open(cli.url, worker=False) as engine, pytest.raises(RunFailed) as failed:
         engine.wait(engine.handle(run_id).result())
-    assert "compensations failed: refund (main/1): the bank is closed" in str(failed.value)
-    assert list(failed.value.undo_errors) == ["main/1:refund"]
+    assert "compensations failed: refund (main/n1): the bank is closed" in str(failed.value)
+    assert list(failed.value.undo_errors) == ["main/n1:refund"]
 
 
 def test_a_cancelled_run_names_them_too(cli: Cli) -> None:
-    data = {"undo_errors": {"main/1:refund": {"type": "builtins.ValueError", "message": "no"}}}
-    from ironflow.runtime.handle import left_behind
-
-    assert left_behind(data) == "; compensations failed: refund (main/1): no"
-    assert left_behind({}) == ""
-    assert issubclass(RunCancelled, ironflow.IronflowError)
+    cli("runs", "create", f"{cli.flows}:undoes_late", "--id", "cancelled-one")
+    with ironflow.open(cli.url, workflows=[load(cli.flows, "undoes_late")]) as engine:
+        handle: ironflow.Run[Any] = engine.handle("cancelled-one")
+        eventually(lambda: engine.wait(handle.status()).state == "sleeping", "it sleeps")
+        engine.wait(handle.cancel())
+        with pytest.raises(RunCancelled, match=r"compensations failed: refund \(main/n1\): the bank is closed"):
+            engine.wait(handle.result())
+    assert "not undone: refund (main/n1) failed" in cli("runs", "get", "cancelled-one")
 
 
 def test_results_are_printed_as_json_a_person_reads(cli: Cli) -> None:
@@ -186,7 +192,7 @@ def test_a_divergence_says_where_what_and_what_to_do(cli: Cli, flows: Path) -> N
     cli.json("runs", "get", "diverges")
     with ironflow.open(cli.url, workflows=[load(flows, "sleeps")]) as engine:
         eventually(lambda: engine.wait(engine.get("diverges")).state == "sleeping", "it sleeps")
-    flows.write_text(FLOWS.replace('found = await one(1)\n    await ctx.sleep', 'found = await refund(1)\n    await ctx.sleep'))
+    flows.write_text(FLOWS.replace("found = await one(1)", "found = await refund(1)"))
     expire(cli, "diverges")
     done = cli.run_apart("sleeps", None, "--id", "diverges", code=6)
     assert done["reason"] == "REPLAY_DIVERGENCE"
@@ -225,14 +231,10 @@ def test_a_worker_says_in_a_line_how_each_run_ended(cli: Cli, started: Callable[
     assert "info    run good-one of odd: completed\n" in err
 
 
-def test_who_waits_for_a_run_here_gets_the_error_and_no_line(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    @ironflow.workflow
-    async def broken(ctx: ironflow.Context) -> None:
-        raise ValueError("x")
-
-    with caplog.at_level(logging.INFO, "ironflow.worker"), pytest.raises(RunFailed):
-        ironflow.run(broken, url=sqlite_url)
-    assert caplog.records == []
+def test_a_command_that_reports_its_run_does_not_log_its_end_as_well(cli: Cli) -> None:
+    done = process(["run", f"{cli.flows}:fails", "--db", cli.url])
+    assert done.returncode == 1
+    assert "warning run" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["runs"], ["workflows"], ["capacity"]])

@@ -60,11 +60,10 @@ def test_a_call_given_to_a_step_or_returned_is_no_value_and_the_hint_says_await(
         call = work()
         with pytest.raises(PayloadRejected, match=r"was not awaited.*Put `await` before the call"):
             encode_any([call])
-        with pytest.raises(PayloadRejected, match=r"expected int, got JournaledStep.*Put `await` before the call"):
+        with pytest.raises(PayloadRejected, match=r"was not awaited.*Put `await` before the call"):
             codec_for(int).encode(call)
         return await call
 
     with Driver(flow) as d:
-        assert d.error is None, d.error
         d.complete("done")
         assert d.value == "done"

@@ -62,9 +62,9 @@ async def _make(url: str) -> None:
 
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize(
-    "table", ["orders (id integer primary key)", "schema_migrations (version text primary key)"], ids=["app", "tool"]
+    "table", ["runs (id integer primary key)", "ironflow_migrations (version text primary key)"], ids=["app", "tool"]
 )
-async def test_the_file_of_another_program_is_refused_and_left_as_it_was(
+async def test_a_file_with_a_table_of_our_name_that_is_not_ours_is_refused_and_left_as_it_was(
     tmp_path: Path, table: str, read_only: bool
 ) -> None:
     file = tmp_path / "app.db"
@@ -77,12 +77,16 @@ async def test_the_file_of_another_program_is_refused_and_left_as_it_was(
     assert file.read_bytes() == before
 
 
-async def test_a_file_that_ironflow_made_may_hold_tables_of_the_author(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+async def test_a_program_and_ironflow_may_share_a_file_whoever_made_it(tmp_path: Path, first: str) -> None:
     url = f"sqlite:///{tmp_path}/iron.db"
-    await _make(url)
+    if first == "ours":
+        await _make(url)
     with sqlite3.connect(tmp_path / "iron.db") as connection:
         connection.execute("create table orders (id integer primary key)")
     connection.close()
+    if first == "theirs":
+        await _make(url)
     for read_only in (False, True):
         await (await connect(url, read_only=read_only)).close()
 
@@ -92,8 +96,8 @@ async def test_in_postgres_only_a_table_of_the_same_name_is_in_the_way(postgres_
     try:
         postgres_server.execute("create table orders (id int)", dbname="of_an_app")
         await _make(url)
-        postgres_server.execute("drop table schema_migrations", dbname="of_an_app")
-        postgres_server.execute("create table schema_migrations (version text)", dbname="of_an_app")
+        postgres_server.execute("drop table ironflow_migrations", dbname="of_an_app")
+        postgres_server.execute("create table ironflow_migrations (version text)", dbname="of_an_app")
         for read_only in (True, False):
             with pytest.raises(StoreCorrupt, match="another program's tables are in it"):
                 await connect(url, read_only=read_only)

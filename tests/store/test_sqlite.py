@@ -38,7 +38,7 @@ def other_program(store: Store) -> sqlite3.Connection:
 async def test_the_file_is_a_durable_wal_database(sqlite: Store) -> None:
     other = other_program(sqlite)
     assert other.execute("pragma journal_mode").fetchone() == ("wal",)
-    assert other.execute("select version, name from schema_migrations").fetchall() == [(1, "foundation")]
+    assert other.execute("select version, name from ironflow_migrations").fetchall() == [(1, "foundation")]
     other.close()
     writing = sqlite._writer._connection  # type: ignore[attr-defined]
     assert writing.execute("pragma synchronous").fetchone() == (2,), "FULL: what was answered is on the disk"
@@ -102,7 +102,7 @@ async def test_retention_may_delete_the_journals_it_names_and_no_other(sqlite: S
 async def test_a_database_of_a_newer_release_is_refused(sqlite_url: str, tmp_path: Path) -> None:
     await (await connect(sqlite_url)).close()
     other = sqlite3.connect(tmp_path / "iron.db")
-    other.execute("insert into schema_migrations values (99, 'future', 1)")
+    other.execute("insert into ironflow_migrations values (99, 'future', 1)")
     other.commit()
     other.close()
     for read_only in (False, True):

@@ -55,14 +55,16 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def configure(settings: Settings, write: Callable[[str], None] = to_stderr) -> None:
+def configure(settings: Settings, write: Callable[[str], None] = to_stderr, *, ends: bool = True) -> None:
     """Send log records to `write`, unless the author's code has set logging up by itself.
 
     Args:
         settings: level and format.
         write: takes one record as text.
+        ends: whether to say how runs end; not for a command that reports its run itself.
     """
     root = logging.getLogger()
+    logging.getLogger("ironflow.runs").disabled = not ends
     if root.handlers:
         return
     handler = _Handler(write, settings.log_format == "json")

@@ -118,7 +118,7 @@ class _Errand:
         from ironflow.cli.logs import configure, to_stderr
         from ironflow.runtime import Engine
 
-        configure(self.settings, to_stderr if self.as_json else self.view.say)
+        configure(self.settings, to_stderr if self.as_json else self.view.say, ends=False)
         # What the author's code prints must not end up inside the one JSON document.
         quiet = contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext()
         with Signals() as signals, quiet:

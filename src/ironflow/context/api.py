@@ -150,11 +150,13 @@ class Context:
         return self._call(spec, args, kwargs)
 
     def compensate(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Register what undoes a finished step, to be run, newest first, if the run fails or is cancelled.
+        """Register what undoes a step, to be run, newest first, if the run fails or is cancelled.
 
-        It is journaled with the next commit, so there is no moment at which the effect is recorded and its
-        undoing is not. `finally` in workflow code is no substitute: a suspended run leaves its code without
-        finishing it.
+        Register it before the step it undoes: it is journaled in the commit that starts the step, so wherever the
+        effect may exist, its undoing is recorded. Registered after the step it would be missing for one that was cut
+        off after its effect, or that executed when the run was cancelled: the code never comes back from that `await`.
+        So what undoes must cope with a step that did nothing. `finally` in workflow code is no substitute: a suspended
+        run leaves its code without finishing it.
         """
         scope = self._scope("compensate")
         spec = _spec_of(fn)

@@ -1,6 +1,6 @@
 """Numbered migrations, forward only, under the lock of the store that runs them.
 
-The database remembers what it was given (`schema_migrations`). A database that knows a number which this
+The database remembers what it was given (`ironflow_migrations`). A database that knows a number which this
 code does not was written by a newer Ironflow: it is refused rather than guessed at, because a guess could
 break the promises of the newer one. There is no way down: a migration that fails rolls back as a whole, and
 old code meets an error instead of a half-known schema.
@@ -18,12 +18,12 @@ from ironflow.store.dialect import SQLITE, translate
 
 #: Made before anything else; idempotent, so two processes that open an empty database at once both succeed.
 BOOKKEEPING = (
-    "create table if not exists schema_migrations"
+    "create table if not exists ironflow_migrations"
     " (version bigint not null primary key, name text not null, applied_at bigint not null)"
 )
-#: What makes `schema_migrations` ours: other tools keep their own numbers in a table of the same name.
+#: What makes `ironflow_migrations` ours: other tools keep their own numbers in a table of the same name.
 BOOKKEEPING_COLUMNS = frozenset({"version", "name", "applied_at"})
-APPLIED = "select max(version) from schema_migrations"
+APPLIED = "select max(version) from ironflow_migrations"
 NAMES = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
 
@@ -56,7 +56,7 @@ def latest() -> int:
 def tables() -> frozenset[str]:
     """Every table that is the engine's own: no transaction of a user may write to one."""
     made = re.findall(r"^create table (\w+)", "\n".join(m.text for m in migrations(SQLITE)), re.M)
-    return frozenset({*made, "schema_migrations"})
+    return frozenset({*made, "ironflow_migrations"})
 
 
 def nothing_there(name: str) -> StoreUnreachable:

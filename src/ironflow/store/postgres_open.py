@@ -127,11 +127,11 @@ async def _has_bookkeeping(connection: Connection, name: str) -> bool:
         str(row[0])
         for row in await connection.fetch(
             "select attname::text from pg_attribute"
-            " where attrelid = to_regclass('schema_migrations') and attnum > 0 and not attisdropped"
+            " where attrelid = to_regclass('ironflow_migrations') and attnum > 0 and not attisdropped"
         )
     }
     if columns and columns != migrate.BOOKKEEPING_COLUMNS:
-        raise migrate.foreign(name, ["schema_migrations"])
+        raise migrate.foreign(name, ["ironflow_migrations"])
     return bool(columns)
 
 
@@ -144,7 +144,7 @@ async def _migrate(connection: Connection, name: str) -> None:
         await connection.execute(step.text)
         values: tuple[Any, ...] = (step.number, step.name)
         await connection.execute(
-            "insert into schema_migrations (version, name, applied_at)"
+            "insert into ironflow_migrations (version, name, applied_at)"
             " values ($1, $2, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)",
             *values,
         )

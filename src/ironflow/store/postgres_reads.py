@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from ironflow.errors import StoreUnreachable
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
@@ -72,7 +73,8 @@ class Readers:
             StoreError: it refused.
         """
         pool = self._pool
-        assert pool is not None, "open() comes first"
+        if pool is None:
+            raise StoreUnreachable(f"{self._address.name} is closed here", hint="open it again; nothing was written")
         patience = Patience()
         tries = 0
         while True:

@@ -176,7 +176,7 @@ def prepare(connection: sqlite3.Connection, turnstile: Turnstile, now: int) -> N
                 for statement in statements(migration.text):
                     connection.execute(statement)
                 connection.execute(
-                    "insert into schema_migrations (version, name, applied_at) values (?, ?, ?)",
+                    "insert into ironflow_migrations (version, name, applied_at) values (?, ?, ?)",
                     (migration.number, migration.name, now),
                 )
             connection.execute("commit")
@@ -216,16 +216,22 @@ def statements(text: str) -> Iterator[str]:
 
 
 def _applied(connection: sqlite3.Connection, name: str) -> int | None:
-    """The newest migration that the database has had; None if it is empty."""
+    """The newest migration that the database has had; None if it has had none.
+
+    A program's own tables may be there: transactional steps are for them. What may not be there is one of our names.
+
+    Raises:
+        StoreCorrupt: another program has such a table.
+    """
     found = connection.execute(
         "select name from sqlite_master where type = 'table' and name not like 'sqlite!_%' escape '!'"
     )
     tables = {table for (table,) in found}
-    if not tables:
-        return None
-    columns = {column for (column,) in connection.execute("select name from pragma_table_info('schema_migrations')")}
+    columns = {column for (column,) in connection.execute("select name from pragma_table_info('ironflow_migrations')")}
     if columns != migrate.BOOKKEEPING_COLUMNS:
-        raise migrate.foreign(name, tables)
+        if tables & migrate.tables():
+            raise migrate.foreign(name, tables & migrate.tables())
+        return None
     applied: int | None = _scalar(connection, migrate.APPLIED)
     return applied
 

@@ -37,6 +37,7 @@ from ironflow.worker.results import Results
 from ironflow.worker.session import Session
 
 log = logging.getLogger("ironflow.worker")
+run_log = logging.getLogger("ironflow.runs")
 
 #: How long a leaving worker waits for bodies it has cancelled: with patience, and without, seconds.
 ENDING_S, ENDING_AT_ONCE_S = 2.0, 0.1
@@ -226,11 +227,8 @@ class Worker:
         if kind not in (SUSPENSION, RETRY, RELEASE):
             if self.own is not None and kind != PAUSE:
                 self.own.discard(head.run_id)
-            told = self.results.ended(head.run_id, leave.state, leave.result)
-            if kind == PAUSE:
-                log.warning("run %s is paused: %s", head.run_id, (leave.changes or {}).get("reason"))
-            elif not told:  # whoever waits for the run in this process learns of it without a log
-                _say_end(head, leave)
+            self.results.ended(head.run_id, leave.state, leave.result)
+            _say_end(head, leave)
 
     def lost(self, segment: Segment) -> None:
         """The run is not this worker's any more: stop its bodies, unless it is only paused and may come back."""
@@ -327,12 +325,16 @@ class Worker:
 
 
 def _say_end(head: RunHead, leave: Leave) -> None:
+    """A line about a run that ended or is held, in a log of its own: who shows runs in another way turns it off."""
+    if leave.kind == PAUSE:
+        run_log.warning("run %s of %s is paused: %s", head.run_id, head.workflow, (leave.changes or {}).get("reason"))
+        return
     if leave.state != runs.FAILED:
-        log.info("run %s of %s: %s", head.run_id, head.workflow, leave.state)
+        run_log.info("run %s of %s: %s", head.run_id, head.workflow, leave.state)
         return
     error = json.loads(leave.result or "{}").get("error") or {}
     name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
-    log.warning("run %s of %s failed: %s: %s", head.run_id, head.workflow, name, message.partition("\n")[0])
+    run_log.warning("run %s of %s failed: %s: %s", head.run_id, head.workflow, name, message.partition("\n")[0])
 
 
 async def _ended(tasks: list[asyncio.Task[Any]], patience: float) -> None:

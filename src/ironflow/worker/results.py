@@ -28,12 +28,8 @@ class Results:
         if not waiting:
             self._waiting.pop(run_id, None)
 
-    def ended(self, run_id: str, state: str, payload: str | None) -> bool:
-        """Tell everyone who waits for this run. Returns whether anybody did."""
-        waiting = self._waiting.pop(run_id, None)
-        if waiting is None:
-            return False
-        for future in waiting:
+    def ended(self, run_id: str, state: str, payload: str | None) -> None:
+        """Tell everyone who waits for this run."""
+        for future in self._waiting.pop(run_id, ()):
             if not future.done():
                 future.set_result((state, payload))
-        return True
