@@ -1,4 +1,4 @@
-"""Writes `docs/reference/`: the Python API, settings, states, errors, journal kinds and commands, as the code defines them.
+"""Writes `docs/reference/`: the API, settings, states, errors, journal kinds and commands, as the code defines them.
 
 A reference written by hand is wrong after the second release. These pages are made from the same tables the
 engine runs on, and a test fails while a page differs from what this file would write.
@@ -23,8 +23,8 @@ from ironflow.cli import exits
 from ironflow.cli.app import command as whole_command
 from ironflow.context.workflows import WorkflowOptions
 from ironflow.duration import format_ms
-from ironflow.engine.commands import Start
 from ironflow.engine import why
+from ironflow.engine.commands import Start
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
 
@@ -266,7 +266,7 @@ def _api() -> list[str]:
 def _members(owner: str, cls: type) -> Iterator[str]:
     """What a class offers by itself; what it inherits from Python is found there."""
     for name, member in vars(cls).items():
-        if name.startswith("_") or inspect.isdatadescriptor(member) and not isinstance(member, property):
+        if name.startswith("_") or (inspect.isdatadescriptor(member) and not isinstance(member, property)):
             continue
         if isinstance(member, property):
             if inspect.getdoc(member):

@@ -182,6 +182,7 @@ def test_an_order_that_is_cancelled_while_the_card_is_charged_is_refunded(tmp_pa
     order = payment.Order("A-9", 4200, shop=str(tmp_path))
     charged, body = asyncio.Event(), payment.charge.spec.fn
 
+    @functools.wraps(body)
     async def slow_bank(order: Any) -> str:
         charge_id: str = body(order)
         charged.set()

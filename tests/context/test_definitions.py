@@ -80,7 +80,6 @@ def info(**more: Any) -> StepInfo:
         step_id="main/1:outer",
         name="outer",
         attempt=1,
-        idempotency_key="k",
         fence=3,
         **more,
     )

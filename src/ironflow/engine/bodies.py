@@ -20,7 +20,6 @@ from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
 from ironflow.errors import StepTimeout
 from ironflow.model.capacity import RunHead
-from ironflow.model.ids import idempotency_key
 
 if TYPE_CHECKING:
     from ironflow.store.base import OpenTransaction, Store
@@ -128,7 +127,6 @@ class Bodies:
                 step_id=step.id,
                 name=spec.name,
                 attempt=step.try_no,
-                idempotency_key=idempotency_key(head.run_id, step.id, step.try_no),
                 fence=head.execution_seq,
                 deadline=self._deadline(spec.timeout_ms),
                 last_heartbeat=body.told,
@@ -137,10 +135,7 @@ class Bodies:
             if step.reconciling:
                 body.answer = await self._call(spec.reconcile, args, kwargs)
             else:
-                call = functools.partial(self._call, spec.fn, args, kwargs)
-                if spec.kind == TRANSACTION:
-                    call = functools.partial(self._transact, body, args, kwargs)
-                value = await self._within(body, call)
+                value = await (spec.fn(*args, **kwargs) if spec.plain else self._bounded(body, args, kwargs))
                 path = f"{step.id} result"
                 body.result, body.value = spec.result.snapshot(value, path=path, limit=self.limit)
         except BaseException as error:
@@ -159,6 +154,14 @@ class Bodies:
             if timeout_ms is None
             else datetime.fromtimestamp((self.store.now() + timeout_ms) / 1000, UTC)
         )
+
+    async def _bounded(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A body that is more than an `async def` without limits: a thread, a transaction, a time to keep."""
+        spec = body.step.spec
+        call = functools.partial(self._call, spec.fn, args, kwargs)
+        if spec.kind == TRANSACTION:
+            call = functools.partial(self._transact, body, args, kwargs)
+        return await self._within(body, call)
 
     async def _call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if asyncio.iscoroutinefunction(fn):

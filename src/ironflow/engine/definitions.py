@@ -112,6 +112,16 @@ class StepSpec:
             self._result = result_codec(self.fn)
         return self._result
 
+    @property
+    def plain(self) -> bool:
+        """Whether the body is an `async def` without limits, which is simply awaited: the commonest kind."""
+        return (
+            self.is_async
+            and self.timeout_ms is None
+            and self.heartbeat_timeout_ms is None
+            and self.kind != TRANSACTION
+        )
+
     def __repr__(self) -> str:
         return f"StepSpec({self.name!r})"
 

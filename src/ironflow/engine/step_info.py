@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from ironflow.errors import StepOutsideWorkflow
-from ironflow.model.ids import call_key
+from ironflow.model.ids import call_key, idempotency_key
 
 
 class StepInfo:
@@ -43,7 +43,6 @@ class StepInfo:
         "cancelled",
         "deadline",
         "fence",
-        "idempotency_key",
         "last_heartbeat",
         "latest",
         "name",
@@ -61,7 +60,6 @@ class StepInfo:
         step_id: str,
         name: str,
         attempt: int,
-        idempotency_key: str,
         fence: int,
         deadline: datetime | None = None,
         last_heartbeat: Any = None,
@@ -72,13 +70,17 @@ class StepInfo:
         self.step_id = step_id
         self.name = name
         self.attempt = attempt
-        self.idempotency_key = idempotency_key
         self.fence = fence
         self.deadline = deadline
         self.last_heartbeat = last_heartbeat
         self.latest: Any = None
         self.on_heartbeat = on_heartbeat
         self.cancelled = False
+
+    @property
+    def idempotency_key(self) -> str:
+        """See the class. Worked out when it is asked for: most bodies send nothing."""
+        return idempotency_key(self.run_id, self.step_id, self.attempt)
 
     @property
     def call_key(self) -> str:
