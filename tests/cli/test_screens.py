@@ -117,6 +117,8 @@ def test_a_stuck_run_shows_where_it_waits(cli: Cli, monkeypatch: pytest.MonkeyPa
     for text in (err, cli("runs", "get", run_id), cli("runs", "journal", run_id)):
         assert "screen_flows.py" in text
         assert "await asyncio.Event().wait()" in text
+        assert "instance.py" not in text
+    assert "error WORKFLOW_STUCK: run stuck failed: " in err
 
 
 def test_the_outcome_names_the_compensations_that_failed(cli: Cli) -> None:
@@ -142,7 +144,17 @@ def test_a_cancelled_run_names_them_too(cli: Cli) -> None:
     assert "not undone: refund (main/n1) failed" in cli("runs", "get", "cancelled-one")
 
 
-def test_results_are_printed_as_json_a_person_reads(cli: Cli) -> None:
+def test_an_event_is_one_line_however_narrow_the_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    screen(cli, "mixed", 0)
+    lines = cli("runs", "journal", "mixed").splitlines()
+    assert len(lines) == len(cli.lines("runs", "journal", "mixed"))
+    assert lines[-1].endswith("…")
+    assert max(map(len, lines)) <= 60
+
+
+def test_results_are_printed_as_json_a_person_reads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     assert screen(cli, "odd", 0)[1] == "NaN\n"
     _, out, _ = screen(cli, "mixed", 0)
     assert json.loads(out) == {"pair": [1, 2], "by_number": {"1": ["a"]}}
@@ -153,7 +165,7 @@ def test_results_are_printed_as_json_a_person_reads(cli: Cli) -> None:
 
 def test_an_error_of_ironflow_itself_shows_no_frames_of_the_engine(cli: Cli) -> None:
     _, _, err = screen(cli, "oversized", 1)
-    assert "error PAYLOAD_REJECTED" in err or "PayloadRejected" in err
+    assert "error PAYLOAD_REJECTED: run oversized failed: PayloadRejected: output: " in err
     assert "values.py" not in err
     assert "Traceback" not in err
 

@@ -123,5 +123,6 @@ assert_type(total, Workflow[list[str], int])
 assert_type(nothing, Workflow[None, None])
 assert_type(named, Workflow[int, str])
 
+named(1)  # error: operator
 step(retries=3)  # error: call-overload
 workflow(lanes=3)  # error: call-overload

@@ -45,8 +45,14 @@ def line(event: Event, *, seq: bool = True) -> Text:
 
 
 def show(screen: Console, event: Event, *, seq: bool = True) -> None:
-    """Print an event: its line, and below it what of an error does not fit into one."""
-    screen.print(line(event, seq=seq))
+    """Print an event: its line, and below it what of an error does not fit into one.
+
+    A line that is too long for the terminal is cut, except of an error: that one is left to the terminal to wrap.
+    """
+    if event.data().get("error"):
+        screen.print(line(event, seq=seq), soft_wrap=True)
+    else:  # said here once more: what rich prints is a copy of the text, without its own settings
+        screen.print(line(event, seq=seq), no_wrap=True, overflow="ellipsis")
     for rest in below(event):
         screen.print(f"{'':>{SEQ_WIDTH if seq else 0}}{'':>14}{rest}", style="dim", soft_wrap=True)
 
@@ -129,6 +135,7 @@ _REMARKS = {
     j.CANCEL_REQUESTED: _by,
     j.RUN_REOPENED: _by,
     j.RUN_SUCCEEDED: _value("output"),
+    j.RUN_COMPENSATING: _error,
     j.RUN_FAILED: _error,
     j.RUN_CANCELLED: _by,
     j.STEP_STARTED: _started,

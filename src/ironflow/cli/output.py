@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from ironflow import errors
 from ironflow.cli.times import iso
 from ironflow.cli.values import readable
 from ironflow.model import run as runs
@@ -163,6 +164,13 @@ def error_text(error: dict[str, Any] | None) -> str:
         return ""
     name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
     return f"{name}: {message}" if name and message else name or message
+
+
+def error_code(error: dict[str, Any] | None) -> str:
+    """The code under which a failure of a run is looked up: that of Ironflow's own error, or that of any other."""
+    module, _, name = str((error or {}).get("type", "")).rpartition(".")
+    own = getattr(errors, name, None) if module == errors.__name__ else None
+    return str(getattr(own, "code", errors.RunFailed.code))
 
 
 def error_line(error: dict[str, Any] | None) -> str:

@@ -231,8 +231,7 @@ class _Errand:
         trace = str(error.get("traceback", "")).rstrip()
         if trace:
             self.view.say(trace, "dim")
-        code = error.get("code") or "RUN_FAILED"
-        print(f"error {code}: run {row.run_id} failed: {output.error_text(error)}", file=sys.stderr)
+        print(f"error {output.error_code(error)}: run {row.run_id} failed: {output.error_text(error)}", file=sys.stderr)
         self._report_undone(view)
         print(f"  After a fix, `ironflow runs retry {row.run_id}` keeps the finished steps.", file=sys.stderr)
 

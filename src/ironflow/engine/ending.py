@@ -63,7 +63,7 @@ def suspend_or_stuck(e: Execution, now: int) -> Leave | None:
     if not rows:
         e.verdict = Raised(
             WorkflowStuck(
-                f"workflow {e.spec.name} waits for something that nothing can bring about:\n{e.instance.stuck_report()}"
+                f"workflow {e.spec.name} waits for what nothing can bring about:\n{e.instance.stuck_report()}"
             )
         )
         return end(e, e.verdict, now)

@@ -232,7 +232,7 @@ class Instance:
 
     def stuck_report(self) -> str:
         """Where every unfinished task waits, in creation order: the answer to "why does nothing happen?"."""
-        lines = [f"run {self.info.run_id} waits for something that can never happen:"]
+        lines: list[str] = []
         for task in self.loop.tasks:
             if not task.done():
                 lines.append(f"task {task.get_name()}")
@@ -281,7 +281,7 @@ def _explain(error: BaseException) -> BaseException:
 
 
 def _waiting_at(awaited: Any) -> list[str]:
-    """The frames from a coroutine down to what it waits for, one line (and its source) each."""
+    """The frames from a coroutine down to what it waits for, one line (and its source) each, Ironflow's left out."""
     lines: list[str] = []
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
@@ -290,10 +290,11 @@ def _waiting_at(awaited: Any) -> list[str]:
             lines.append(f"  waiting for {_named(awaited)}")
             break
         code = frame.f_code
-        lines.append(f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}')
-        source = linecache.getline(code.co_filename, frame.f_lineno).strip()
-        if source:
-            lines.append(f"    {source}")
+        if not str(frame.f_globals.get("__name__")).startswith("ironflow."):
+            lines.append(f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}')
+            source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            if source:
+                lines.append(f"    {source}")
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
     return lines
 

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from ironflow.errors import IronflowError
 from ironflow.store.turnstile import Turnstile
 
-#: Pages after which a round begins.
-ROUND = 1_000
+#: Pages after which a round begins: half of what the log holds, so that there is time for the round itself. Rounds cost
+#: syncs of their own, so they should be rare; a lone writer felt one every thousand pages.
+ROUND = 4_000
 #: Bytes the log is given once it is clear that this store writes.
-LOG_BYTES = 16 * 1024 * 1024
+LOG_BYTES = 32 * 1024 * 1024
 #: Pages after which that is clear: a command that writes once should not fill 16 MiB for it.
 WRITES = 200
 

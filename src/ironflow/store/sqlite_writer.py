@@ -26,6 +26,8 @@ from ironflow.store.turnstile import Turnstile
 Result = TypeVar("Result")
 #: About how many pages a transaction writes besides one for each transition in it.
 _PAGES = 4
+#: An append to one journal writes its last page, and now and then the one above.
+_APPEND_PAGES = 2
 
 
 class SqliteWriter:
@@ -93,13 +95,15 @@ class SqliteWriter:
         try:
             if len(batch) == 1 and appends_alone(batch[0]):
                 answers = [append_alone(connection, batch[0], self._now())]
+                pages = _APPEND_PAGES
             else:
                 answers = commit_batch(connection, batch, self._now())
+                pages = _PAGES + len(batch)
             connection.execute("commit")
         except BaseException:
             self._roll_back()
             raise
-        self._wrote(_PAGES + len(batch) + sum(map(payload_size, batch)) // 4096)
+        self._wrote(pages + sum(map(payload_size, batch)) // 4096)
         return answers
 
     # ---- decisions
