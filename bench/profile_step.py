@@ -44,7 +44,7 @@ class Door:
 #: From the outside in. A door that an installation does not have is named and left out.
 DOORS = (
     Door("caller: start and result", "ironflow.runtime.engine:Engine", "start"),
-    Door("caller: start and result", "ironflow.runtime.engine:Engine", "_ended"),
+    Door("caller: start and result", "ironflow.runtime.engine:Engine", "wait_end"),
     Door("start: row, input, options", "ironflow.engine.commands", "new_run"),
     Door("start: replay and activation", "ironflow.worker.embedded:Worker", "start_here"),
     Door("segment: what is left to do", "ironflow.engine.segment:Segment", "_drive"),

@@ -15,7 +15,7 @@ from ironflow.engine.requests import CancelStep, StepCall
 from ironflow.errors import DefinitionError
 
 
-def test_parallel_gives_results_in_the_order_given_whatever_ends_first() -> None:
+def test_g30_parallel_gives_results_in_the_order_given_whatever_ends_first() -> None:
     async def flow(ctx: Context) -> list[Any]:
         return await ctx.parallel(work(n) for n in range(4))
 
@@ -26,7 +26,7 @@ def test_parallel_gives_results_in_the_order_given_whatever_ends_first() -> None
         assert d.value == [f"main/{n}:work" for n in range(1, 5)]
 
 
-def test_parallel_keeps_to_its_limit() -> None:
+def test_g30_parallel_keeps_to_its_limit() -> None:
     async def flow(ctx: Context) -> list[Any]:
         return await ctx.parallel([work(n) for n in range(5)], concurrency=2)
 

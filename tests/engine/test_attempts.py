@@ -47,7 +47,7 @@ def next_attempt(h: Harness) -> Harness:
     return h.later(h.queued_at - h.now).replay()
 
 
-def test_a_failed_attempt_is_followed_by_another_after_a_growing_delay() -> None:
+def test_g31_r23_a_failed_attempt_is_followed_by_another_after_a_growing_delay() -> None:
     delays = []
     h = Harness(flow(_abc, retry=6)).fresh()
     for _ in range(5):
@@ -292,7 +292,7 @@ def test_a_sleep_of_the_failed_attempt_is_not_slept_again() -> None:
         NonRetryableError("final"),
     ],
 )
-def test_a_failure_that_would_only_come_again_uses_no_attempt(error: Exception) -> None:
+def test_r25_a_failure_that_would_only_come_again_uses_no_attempt(error: Exception) -> None:
     h = Harness(flow(_abc)).fresh().fail("a", error)
     assert (h.state, h.row.attempt) == ("failed", 1)
 

@@ -91,7 +91,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("code", "place", "expected", "recorded"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_changed_code_pauses_the_run_with_place_expected_and_recorded(
+def test_r20_changed_code_pauses_the_run_with_place_expected_and_recorded(
     code: Any, place: str, expected: str, recorded: str
 ) -> None:
     h = half()
@@ -282,14 +282,14 @@ def test_results_that_a_resumed_attempt_carries_may_belong_to_other_inputs_but_n
 # ---- versions and patches
 
 
-def test_an_incompatible_version_fails_the_run_before_anything_of_it_is_replayed() -> None:
+def test_r21_an_incompatible_version_fails_the_run_before_anything_of_it_is_replayed() -> None:
     h = half()
     h.recover(flow(_two, version="2"))
     assert h.new() == ["run_failed"]
     assert isinstance(h.error, HandlerVersionMismatch)
 
 
-def test_a_compatible_version_goes_on() -> None:
+def test_r22_a_compatible_version_goes_on() -> None:
     h = half()
     h.recover(flow(_two, version="2", compatible=["1"]))
     assert h.names() == ["b"]

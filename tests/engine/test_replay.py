@@ -62,7 +62,7 @@ async def line(ctx: Context) -> list[int]:
     return [await count(label) for label in "xyz"]
 
 
-def test_recorded_results_are_returned_and_never_computed_again() -> None:
+def test_p4_recorded_results_are_returned_and_never_computed_again() -> None:
     h = Harness(line).fresh().run_body("main/1:count")
     h.run_body("main/2:count").recover()
     assert h.names() == ["count"]
@@ -80,7 +80,7 @@ def test_a_finished_run_driven_again_asks_for_nothing() -> None:
     assert (again.started, len(calls), again.output) == ([], before, [1, 2, 3])
 
 
-def test_the_end_of_a_step_and_the_start_of_the_next_are_one_commit() -> None:
+def test_p1_the_end_of_a_step_and_the_start_of_the_next_are_one_commit() -> None:
     h = Harness(line).fresh()
     assert h.new() == ["run_created", "run_started", "started count"]
     h.run_body("main/1:count")
@@ -90,7 +90,7 @@ def test_the_end_of_a_step_and_the_start_of_the_next_are_one_commit() -> None:
     assert [event.seq for event in h.journal] == list(range(1, len(h.journal) + 1))
 
 
-def test_a_body_starts_only_with_a_plan_that_journals_its_start() -> None:
+def test_p2_a_body_starts_only_with_a_plan_that_journals_its_start() -> None:
     h = Harness(line).fresh()
     while h.running:
         started = [step.id for step in h.plan.start]
@@ -98,7 +98,7 @@ def test_a_body_starts_only_with_a_plan_that_journals_its_start() -> None:
         h.run_body(next(iter(h.running)))
 
 
-def test_an_interrupted_step_runs_again_at_the_same_id_with_the_same_key_and_earlier_ones_do_not() -> None:
+def test_p3_an_interrupted_step_runs_again_at_the_same_id_with_the_same_key_and_earlier_ones_do_not() -> None:
     h = Harness(line).fresh().run_body("main/1:count").recover()
     assert h.new() == ["run_resumed", "interrupted count", "started count"]
     assert h.started[1] == h.started[2]

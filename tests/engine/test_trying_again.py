@@ -26,13 +26,13 @@ def flow_of(retry: Retry | int, **options: Any) -> Any:
     return flow
 
 
-def test_by_default_a_step_has_one_try() -> None:
+def test_p22_by_default_a_step_has_one_try() -> None:
     h = Harness(flow_of(1)).fresh().fail("try")
     assert h.steps() == ["started try", "failed try"]
     assert (h.state, str(h.error)) == ("failed", "boom")
 
 
-def test_three_attempts_are_three_tries_with_two_records_between_them() -> None:
+def test_p22_three_attempts_are_three_tries_with_two_records_between_them() -> None:
     h = Harness(flow_of(Retry(3, backoff="1s", factor=3, jitter=0))).fresh()
     waited = []
     while h.state == "running":
@@ -48,7 +48,7 @@ def test_three_attempts_are_three_tries_with_two_records_between_them() -> None:
     assert [one.number for one in fold(h.journal).steps["main/1:try"].tries] == [1, 2, 3]
 
 
-def test_only_errors_the_policy_covers_are_tried_again() -> None:
+def test_p23_only_errors_the_policy_covers_are_tried_again() -> None:
     cases: list[tuple[Any, BaseException, bool]] = [
         ("any", ValueError("x"), True),
         ("timeout", ValueError("x"), False),
@@ -63,7 +63,7 @@ def test_only_errors_the_policy_covers_are_tried_again() -> None:
         assert (h.state == "running") is again, (on, error)
 
 
-def test_a_crash_in_mid_retry_keeps_count_and_due_time() -> None:
+def test_p24_a_crash_in_mid_retry_keeps_count_and_due_time() -> None:
     h = Harness(flow_of(Retry(3, backoff="4s", jitter=0))).fresh().fail("try")
     due = h.last(j.STEP_RETRYING)["due"]
     h.later(1_000).recover()
@@ -85,13 +85,13 @@ def test_chance_spreads_the_delays_and_the_due_time_is_what_is_journaled() -> No
     assert dues == [3_200, 4_000, 4_800]
 
 
-def test_an_error_that_names_a_delay_is_obeyed_up_to_the_policy_s_maximum() -> None:
+def test_g33_an_error_that_names_a_delay_is_obeyed_up_to_the_policy_s_maximum() -> None:
     for after, delay in (("2s", 2_000), ("1h", 60_000)):
         h = Harness(flow_of(Retry(2, max_backoff="1m"))).fresh().fail("try", RetryAfterError("busy", after=after))
         assert h.last(j.STEP_RETRYING)["due"] == START + delay
 
 
-def test_a_final_error_gets_no_second_try() -> None:
+def test_g33_a_final_error_gets_no_second_try() -> None:
     h = Harness(flow_of(5)).fresh().fail("try", NonRetryableError("no such customer"))
     assert h.state == "failed"
     assert isinstance(h.error, NonRetryableError)

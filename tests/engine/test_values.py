@@ -233,7 +233,7 @@ async def _noting(ctx: Context) -> Any:
 noting = workflow(name="noting")(_noting)
 
 
-def test_notes_are_journaled_once_however_often_the_run_resumes() -> None:
+def test_r18_notes_are_journaled_once_however_often_the_run_resumes() -> None:
     h = Harness(noting).fresh().recover().end("a").recover().recover().end("b")
     notes = [kind for kind in h.kinds() if kind in (j.STATUS_SET, j.STEP_SKIPPED, j.WARNING, j.OUTPUT_SET)]
     assert notes == [j.STATUS_SET, j.STEP_SKIPPED, j.WARNING, j.OUTPUT_SET]

@@ -34,13 +34,13 @@ def test_all_of_the_chance_is_in_a_run_id(now: int, one: int, two: int) -> None:
     assert (ids.time_ordered(now, one) == ids.time_ordered(now, two)) is (one == two)
 
 
-def test_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
+def test_p9_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
     assert ids.idempotency_key("r", "main/1:pay", 2) == hashlib.sha256(b"r|main/1:pay|2").hexdigest()
 
 
 @given(st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)),
        st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)))  # fmt: skip
-def test_idempotency_keys_differ_where_any_part_differs(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
+def test_p9_idempotency_keys_differ_where_any_part_differs(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
     assert (ids.idempotency_key(*one) == ids.idempotency_key(*two)) is (one == two)
 
 

@@ -32,7 +32,7 @@ def test_a_hint_is_taken_as_it_is_up_to_the_maximum(hint: int) -> None:
     assert RetryPolicy(max_backoff_ms=60_000).delay_ms(1, 0.9, hint) == min(max(hint, 0), 60_000)
 
 
-def test_the_delays_of_a_run_are_thirty_seconds_two_eight_and_then_fifteen_minutes() -> None:
+def test_r23_the_delays_of_a_run_are_thirty_seconds_two_eight_and_then_fifteen_minutes() -> None:
     delays = [RUN_DEFAULTS.delay_ms(n, 0.5) for n in range(1, 6)]
     assert delays == [30_000, 120_000, 480_000, 900_000, 900_000]
 

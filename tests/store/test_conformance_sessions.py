@@ -158,7 +158,7 @@ async def test_an_expired_session_ends_with_its_leases(store: Store) -> None:
     assert await store.expire_session("s1") is None, "there is nothing left to expire"
 
 
-async def test_a_lease_and_its_session_keep_the_times_that_each_was_given(store: Store) -> None:
+async def test_p18_a_lease_and_its_session_keep_the_times_that_each_was_given(store: Store) -> None:
     await store.open_session(session(store, "s1"))
     await answer(store, start("r1"))
     now = store.now()

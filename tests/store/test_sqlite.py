@@ -72,7 +72,7 @@ async def test_a_relative_path_is_relative_to_the_folder_at_opening(
     "update journal_payloads set payload = 'x'",
     "delete from journal_payloads",
 ])  # fmt: skip
-async def test_the_journal_cannot_be_changed(sqlite: Store, statement: str) -> None:
+async def test_p8_the_journal_cannot_be_changed(sqlite: Store, statement: str) -> None:
     change = start("r1")
     change.events[0].payload = "x" * 10_000
     await answer(sqlite, change)
