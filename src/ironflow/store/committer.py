@@ -65,6 +65,8 @@ class Committer:
         self._loop = loop
         self._gathered: list[Item] = []
         self._unanswered = 0
+        #: a lone commit was done in this tick of the loop
+        self._went = False
         self._closed = False
         #: Mean duration of a commit of one transition, in seconds: a moving average over about 8 of them.
         self._mean = 0.0
@@ -79,15 +81,26 @@ class Committer:
         Raises:
             StoreError: the store is closed, or a lone commit failed; nothing was written.
         """
-        if self._may_go_alone:
-            started = perf_counter()
-            answer = self._backend.try_commit(change)
+        if self._may_go_alone and not self._went:
+            # Once in a tick: whoever comes after it in the same tick is company, or would never let the loop go.
+            self._went = True
+            self._loop.call_soon(self._next_tick)
+            answer = self._try(change)
             if answer is not None:
-                self._measure(perf_counter() - started)
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
         return self._gather(change)
+
+    def _try(self, change: Transition) -> Answer | None:
+        started = perf_counter()
+        answer = self._backend.try_commit(change)
+        if answer is not None:
+            self._measure(perf_counter() - started)
+        return answer
+
+    def _next_tick(self) -> None:
+        self._went = False
 
     async def run(self, job: Callable[[], Result], *, short: bool = False) -> Result:
         """Run a job on the writer between two batches; a `short` one on the spot for a lone caller."""
@@ -103,7 +116,11 @@ class Committer:
 
     @property
     def _may_go_alone(self) -> bool:
-        return self.live_segments <= 1 and not self._unanswered and self._mean < INLINE_MEAN and not self._closed
+        return self._lone and not self._unanswered
+
+    @property
+    def _lone(self) -> bool:
+        return self.live_segments <= 1 and self._mean < INLINE_MEAN and not self._closed
 
     def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
         if self._closed:
@@ -117,8 +134,15 @@ class Committer:
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
-        if gathered:
-            self._handed.put(gathered)
+        if not gathered:
+            return
+        if len(gathered) == 1 and self._unanswered == 1 and self._lone:
+            change = gathered[0][0]
+            answer = None if isinstance(change, Job) else self._try(change)
+            if answer is not None:  # it turned out to be alone, and a hop would only cost
+                self._answer(gathered, [answer])
+                return
+        self._handed.put(gathered)
 
     def _answer(self, items: list[Item], answers: Sequence[Any]) -> None:
         self._unanswered -= len(items)

@@ -33,6 +33,8 @@ POLL = 2.0
 FLOOR = 0.001
 #: How often the other sessions are read again; new ones announce themselves, so this finds what was lost.
 LOOK_AROUND_MS = 1_000
+#: How far the clock read here and the one of the database may differ, ms.
+CLOCKS_APART_MS = 20
 #: After what is due was left to the waker: when to look at the due times again, ms.
 DUE_AGAIN_MS = 100
 
@@ -167,7 +169,8 @@ class Dispatcher:
             await worker.take((await self._own(worker.own))[:free])
             return False
         due: list[RunHead] = []
-        due_now = self._due is not None and self._due <= store.now()
+        asked = store.now()
+        due_now = self._due is not None and self._due <= asked
         if due_now:
             await store.promote()
             due = await store.due(free, worker.session.routes)
@@ -183,7 +186,7 @@ class Dispatcher:
         if heads:
             await worker.take(heads)
         if due_now:
-            await self._look_at_due()
+            await self._look_at_due(asked)
         return self.backlog or (self._reserving and not apart)
 
     async def _own(self, run_ids: set[str]) -> list[RunHead]:
@@ -203,10 +206,11 @@ class Dispatcher:
                 self._due = min(times) if self._due is None else min(self._due, *times)
         return heads
 
-    async def _look_at_due(self) -> None:
+    async def _look_at_due(self, asked: int) -> None:
         self._due = await self.worker.store.next_due()
         now = self.worker.store.now()
-        if self._due is not None and self._due <= now and not self.backlog:
+        # Only what was due when this round asked was not offered; what became due since, the next round takes at once.
+        if self._due is not None and self._due < asked - CLOCKS_APART_MS and not self.backlog:
             # It is due and was not offered: another worker's, or in a lane, or of a paused workflow, or a suspect. All
             # of these go through the queue, and the waker puts them there.
             self.waker.kick()
