@@ -40,8 +40,8 @@ def test_p9_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
 
 @given(st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)),
        st.tuples(st.text("ab", max_size=3), st.text("ab", max_size=3), st.integers(1, 3)))  # fmt: skip
-def test_p9_idempotency_keys_differ_where_any_part_differs(one: tuple[str, str, int], two: tuple[str, str, int]) -> None:
-    assert (ids.idempotency_key(*one) == ids.idempotency_key(*two)) is (one == two)
+def test_p9_idempotency_keys_differ_where_any_part_differs(a: tuple[str, str, int], b: tuple[str, str, int]) -> None:
+    assert (ids.idempotency_key(*a) == ids.idempotency_key(*b)) is (a == b)
 
 
 def test_a_stored_token_does_not_show_the_token() -> None:
