@@ -10,7 +10,7 @@ import pytest
 
 import ironflow
 from ironflow.model.capacity import SessionRow
-from ironflow.runtime.bell import KNOWN_S, Bell
+from ironflow.runtime.bell import KNOWN_S, NOBODY_S, Bell
 from ironflow.store.base import Store
 
 
@@ -23,6 +23,7 @@ class Workers:
 
     def __init__(self) -> None:
         self.reads, self.told, self.away = 0, 0, False
+        self.there = [cast(SessionRow, object())]
         self.go = asyncio.Event()
 
     async def sessions(self) -> list[SessionRow]:
@@ -30,7 +31,7 @@ class Workers:
         await self.go.wait()
         if self.away:
             raise ConnectionError("away")
-        return []
+        return self.there
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         self.told += 1
@@ -51,6 +52,22 @@ async def test_many_starts_read_the_workers_once_and_the_last_is_told_too() -> N
     bell.ring()
     await bell.close()
     assert (workers.reads, workers.told) == (2, 3)
+
+
+async def test_where_nobody_works_nobody_is_told_and_the_first_to_come_is_soon_seen() -> None:
+    workers, now = Workers(), [0.0]
+    workers.there, someone = [], workers.there
+    workers.go.set()
+    bell = Bell(cast(Store, workers), lambda: now[0])
+    for _ in range(3):
+        bell.ring()
+        await bell.close()
+    assert (workers.reads, workers.told) == (1, 0)
+    workers.there = someone
+    now[0] += NOBODY_S
+    bell.ring()
+    await bell.close()
+    assert (workers.reads, workers.told) == (2, 1)
 
 
 async def test_a_database_that_is_away_harms_no_start_and_is_asked_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import uuid
 from typing import Any
 
@@ -32,6 +33,19 @@ def test_run_ids_sort_by_the_time_of_their_creation(a: int, b: int, one: int, tw
 @given(TIMES, BITS, BITS)
 def test_all_of_the_chance_is_in_a_run_id(now: int, one: int, two: int) -> None:
     assert (ids.time_ordered(now, one) == ids.time_ordered(now, two)) is (one == two)
+
+
+@given(st.lists(st.integers(0, 900), min_size=2), st.randoms(use_true_random=False))
+def test_ids_of_one_process_keep_the_order_of_their_making(jitter: list[int], chance: random.Random) -> None:
+    following = ids.InOrder(chance.getrandbits)
+    made = [following(1_700_000_000_000 + ms) for ms in jitter]
+    assert made == sorted(set(made))
+
+
+def test_a_clock_that_was_ahead_by_a_year_is_not_followed_for_a_year() -> None:
+    following = ids.InOrder(lambda bits: 0)
+    following(1_800_000_000_000)
+    assert uuid.UUID(following(1_700_000_000_000)).int >> 80 == 1_700_000_000_000
 
 
 def test_p9_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:

@@ -93,10 +93,10 @@ async def test_a_body_that_blocks_the_loop_is_named_and_costs_no_lease(
     store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The scanner of another worker looks on all the while; it has a loop of its own, in a thread."""
-    settings = quick(lease_ttl_ms=600, session_ttl_ms=600)
+    settings = quick(lease_ttl_ms=1_000, session_ttl_ms=1_000)
     with caplog.at_level(logging.WARNING, "ironflow.worker"), engine(store_url, settings):
         async with engine(store_url, settings) as one:
-            run = await one.start(blocking, 1.5)
+            run = await one.start(blocking, 2.5)
             assert await run.result(timeout=20) == "blocked"
             assert (await one.get(run.id)).row.lease_recoveries == 0
     warned = [record.getMessage() for record in caplog.records if "has not answered" in record.getMessage()]

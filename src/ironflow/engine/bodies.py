@@ -102,13 +102,13 @@ class Bodies:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ironflow-step")
         self._loop = asyncio.get_running_loop()
 
-    def start(self, owner: Owner, step: StepRun, head: RunHead) -> Body:
-        """Run a body. Its `owner` hears of the end through `body_ended`, on this loop."""
+    def start(self, owner: Owner, step: StepRun, head: RunHead, context: contextvars.Context) -> Body:
+        """Run a body in a copy of `context`. Its `owner` hears of the end through `body_ended`, on this loop."""
         earlier: Body | None = step.body
         body = step.body = Body(owner, step, head)
         if earlier is not None and earlier.info is not None:
             body.told = earlier.info.latest if earlier.info.latest is not None else earlier.told
-        body.task = self._loop.create_task(self._run(body))
+        body.task = self._loop.create_task(self._run(body), context=context.copy())
         return body
 
     def close(self) -> None:

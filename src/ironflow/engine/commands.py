@@ -5,7 +5,7 @@ A start says what must be true of it in one row; a key that is taken is answered
 
 from __future__ import annotations
 
-import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -35,6 +35,8 @@ from ironflow.spelling import meant
 from ironflow.store.base import Decide, Store
 
 PRIORITIES = range(-100, 101)
+
+_next_id = ids.InOrder(secrets.randbits)
 
 
 class Start(TypedDict, total=False):
@@ -77,7 +79,7 @@ def new_run(
     _check_names(options)
     _check_texts(options)
     text = _input(spec, value, limit)
-    run_id = options.get("id") or ids.time_ordered(now, int.from_bytes(os.urandom(10), "big") >> 6)
+    run_id = options.get("id") or _next_id(now)
     scheduled = _ms(options.get("at"), "at")
     deadlines = [
         _ms(options.get("deadline"), "deadline"),

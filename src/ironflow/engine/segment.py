@@ -15,6 +15,11 @@ answered `stale` means that somebody else owns the run: the segment stops its bo
       │  settle     the code goes on; what it asks for becomes the next plan
       └─ commit     ends and next starts in one write under the fence; refused: stop. A plan may say leave
 
+A turn (feed, settle, commit, carry out) is the segment's own task's work, with one short cut: where the only running
+body ends, nothing else can join its commit, so the turn is begun in that body's last moment. A chain of steps on a
+store that commits on the spot is then one pass of the event loop a step instead of two. What such a turn cannot
+finish at once (the answer is on its way, the run leaves) the task takes over.
+
 A transactional step has a commit of its own. Where its open transaction keeps every other writer waiting, the segment
 has no write under way while one is open: a write that waits for the transaction, which waits for the segment, which
 waits for the write, would never end.
@@ -24,6 +29,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
+from contextvars import copy_context
 from time import perf_counter
 from typing import Protocol
 
@@ -37,6 +44,9 @@ from ironflow.model.transition import APPLIED, NEWS
 from ironflow.store.base import OpenTransaction, Store
 
 log = logging.getLogger("ironflow.worker")
+
+#: What the store said of a plan, will say, or raised.
+Answer = str | Exception | Awaitable[str]
 
 #: Code whose activation took longer than this is told of the next results only after they are committed.
 SLOW_ACTIVATION_S = 0.005
@@ -80,6 +90,10 @@ class Segment:
         self._inside: Body | None = None
         self._entering: list[asyncio.Future[None]] = []
         self._writing = False
+        #: a turn that was begun in a body's last moment: its plan, and what the store said or will say
+        self._begun: tuple[Plan, Answer] | None = None
+        #: bodies start in copies of it: what one sets for itself is not for the next to see
+        self._context = copy_context()
         #: the longest activation since the last decision, seconds
         self._longest = 0.0
         self._waiter: asyncio.Future[None] | None = None
@@ -90,7 +104,7 @@ class Segment:
     @property
     def executing(self) -> bool:
         """Whether a body or the workflow's own code runs right now: a death is charged to such runs. For any thread."""
-        return bool(self.bodies) or self._waiter is None
+        return bool(self.bodies) or self._writing or self._waiter is None
 
     def unsettled(self) -> list[Body]:
         """Bodies whose end no journal has: they run, or they ended and the commit that was to say so was refused."""
@@ -100,14 +114,43 @@ class Segment:
 
     def begin(self, plan: Plan) -> None:
         """Carry the committed first plan out and go on in a task."""
-        self._carry_out(plan)
         self.task = self._loop.create_task(self._run(plan.wake_at))
+        self._carry_out(plan)
 
     def body_ended(self, body: Body) -> None:
         """A body of this segment ended; called on the loop."""
         self.bodies.discard(body)
         self._mail.append(body)
-        self._wake()
+        if self._may_go_at_once(body):
+            self._go_at_once()
+        else:
+            self._wake()
+
+    def _may_go_at_once(self, body: Body) -> bool:
+        """Whether this end is alone in its commit, the task only waits, and nothing has to be done in between."""
+        waits = self._waiter is not None and not self._waiter.done()
+        alone = not self.bodies and self._inside is None and body.step.spec.kind != TRANSACTION
+        return waits and alone and not (self._abandoned or self.execution.slow)
+
+    def _go_at_once(self) -> None:
+        """Begin the turn of the last body here, and end it where the store answers on the spot."""
+        self._writing = True
+        self._ended, self._mail = self._mail, []
+        plan = Plan()
+        answer: Answer
+        try:
+            self._feed(self._ended)
+            plan = self._decide()
+            answer = self._submit(plan)
+        except Exception as error:
+            answer = error  # raised where the segment's errors are dealt with
+        if answer != APPLIED or plan.leave is not None:
+            self._begun = plan, answer
+            self._wake()
+            return
+        self._ended, self._writing = [], False
+        self._carry_out(plan)
+        self._arm(plan.wake_at)
 
     async def enter(self, body: Body) -> None:
         """Wait until this segment has no write under way and no other transaction; then it begins none before the end
@@ -148,25 +191,10 @@ class Segment:
     async def _drive(self, wake_at: int | None) -> bool:
         """Commit after commit. Returns True when the segment left by one, False when it lost the run."""
         while True:
-            if not self._mail and not self._abandoned:
-                await self._wait(wake_at)
-            while self._inside is not None and self._inside not in self._mail and not self._abandoned:
-                await self._wait(None)
-            if self._abandoned:
+            plan = await self._turn(wake_at)
+            if plan is None:
                 return False
-            self._writing = True
-            ended, self._deciding = await self._open_mail()
-            self._ended = ended
-            self._feed(ended)
-            if self.execution.untold:
-                # Results must not wait for code that computes for long: they are stored before it goes on.
-                if not await self._commit(self.execution.facts(), self._deciding):
-                    return False
-                self._ended, self._deciding = [], None
-            plan = self._decide()
-            if not plan.empty and not await self._commit(plan, self._deciding):
-                return False
-            self._ended, self._deciding, self._writing = [], None, False
+            ended, self._ended, self._deciding, self._writing = self._ended, [], None, False
             self._carry_out(plan)
             wake_at = plan.wake_at
             if plan.leave is not None:
@@ -176,6 +204,29 @@ class Segment:
                 self._inside = None
             if self._entering and self._inside is None:
                 await self._let_in()
+
+    async def _turn(self, wake_at: int | None) -> Plan | None:
+        """Wait for something to happen, and commit what follows from it. None: the run is lost."""
+        if not self._mail and not self._abandoned:
+            await self._wait(wake_at)
+        if self._begun is not None:
+            (plan, answer), self._begun = self._begun, None
+            return plan if await self._committed(plan, answer) else None
+        while self._inside is not None and self._inside not in self._mail and not self._abandoned:
+            await self._wait(None)
+        if self._abandoned:
+            return None
+        self._writing = True
+        self._ended, self._deciding = await self._open_mail()
+        self._feed(self._ended)
+        if self.execution.untold:
+            # Results must not wait for code that computes for long: they are stored before it goes on.
+            facts = self.execution.facts()
+            if not await self._committed(facts, self._submit(facts)):
+                return None
+            self._ended, self._deciding = [], None
+        plan = self._decide()
+        return plan if await self._committed(plan, self._submit(plan)) else None
 
     async def _let_in(self) -> None:
         waiting, self._entering = self._entering, []
@@ -234,16 +285,25 @@ class Segment:
             if transaction is not None:
                 await transaction.rollback()
 
-    async def _commit(self, plan: Plan, transaction: OpenTransaction | None = None) -> bool:
+    def _submit(self, plan: Plan) -> Answer:
+        if plan.empty and self._deciding is None:
+            return APPLIED
+        change = owner_transition(plan, self.head, self.token_hash)
+        if self._deciding is not None:
+            return self._deciding.commit(change)
+        return self.host.store.submit(change)
+
+    async def _committed(self, plan: Plan, answer: Answer) -> bool:
         while True:
-            change = owner_transition(plan, self.head, self.token_hash)
-            answer = self.host.store.submit(change) if transaction is None else transaction.commit(change)
+            if isinstance(answer, Exception):
+                raise answer
             if not isinstance(answer, str):
                 answer = await answer
             if answer == NEWS:
                 # Something arrived from outside since this segment looked, and it must not be slept over: the run goes
                 # back into the queue instead, with everything that has ended, and its next segment reads the news.
                 plan.give_back()
+                answer = self._submit(plan)
                 continue
             return answer == APPLIED and not self._abandoned
 
@@ -252,7 +312,9 @@ class Segment:
         if self.execution.instance.held_log:
             self.execution.instance.release_log()
         for step in plan.start:
-            body = self.host.adopt(self.head.run_id, step) or self.host.bodies.start(self, step, self.head)
+            body = self.host.adopt(self.head.run_id, step)
+            if body is None:
+                body = self.host.bodies.start(self, step, self.head, self._context)
             if body.owner is not self:
                 body.owner, body.step, step.body = self, step, body
                 if body.task is not None and body.task.done():
@@ -265,16 +327,20 @@ class Segment:
 
     async def _wait(self, wake_at: int | None) -> None:
         self._waiter = self._loop.create_future()
-        if wake_at is not None:
-            delay = max(0, wake_at - self.host.store.now()) / 1000
-            self._timer = self._loop.call_later(delay, self._wake)
+        self._arm(wake_at)
         try:
             await self._waiter
         finally:
             self._waiter = None
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._arm(None)
+
+    def _arm(self, wake_at: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            delay = max(0, wake_at - self.host.store.now()) / 1000
+            self._timer = self._loop.call_later(delay, self._wake)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

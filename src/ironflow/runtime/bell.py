@@ -17,6 +17,8 @@ from ironflow.store.base import Store
 #: How long the list of workers is taken for true, in seconds. Reading it is a round trip, and a client that starts
 #: hundreds of runs a second would otherwise read it for each.
 KNOWN_S = 1.0
+#: The same while there is no worker: the first one to come should not have to poll for what starts beside it.
+NOBODY_S = 0.1
 
 
 class Bell:
@@ -39,17 +41,23 @@ class Bell:
 
     def ring(self) -> None:
         """Say that the queue has grown; call it after the commit, so that who wakes finds the run."""
-        if self._read_at is not None and self._clock() - self._read_at < KNOWN_S:
-            self._store.notify("queue", self._sessions)
+        known_s = KNOWN_S if self._sessions else NOBODY_S
+        if self._read_at is not None and self._clock() - self._read_at < known_s:
+            self._tell()
         elif self._task is None:
             # One is enough: a reading that is under way rings after it, and so for every start until then.
             self._task = asyncio.get_running_loop().create_task(self._read())
+
+    def _tell(self) -> None:
+        # A notification costs a start on PostgreSQL a third of its time, so it is made only where somebody can hear it.
+        if self._sessions:
+            self._store.notify("queue", self._sessions)
 
     async def _read(self) -> None:
         try:
             sessions = await self._store.sessions()
             self._sessions, self._read_at = sessions, self._clock()
-            self._store.notify("queue", sessions)
+            self._tell()
         except Exception:
             self._read_at = None  # the start has succeeded; that nobody could be told is made good by polling
         finally:

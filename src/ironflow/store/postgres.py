@@ -205,9 +205,9 @@ class PostgresStore(PostgresReads):
         """See `Store.promote`. Runs that a lane held back and that now fit are counted too."""
 
         async def work(connection: Connection) -> int:
-            # The tick of the scanner is also what keeps the clock of an idle process right.
-            now = await self._decider.now(connection)
-            if not (await self._execute(connection, "promotable", now=now))[0][0]:
+            [(now, some)] = await self._execute(connection, "promotable", floor=self._clock.floor())
+            self._clock.saw(now)
+            if not some:
                 return 0
             async with connection.transaction():
                 due = len(await self._execute(connection, "promote_due", now=now))

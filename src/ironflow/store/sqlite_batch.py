@@ -190,10 +190,11 @@ def appends_alone(change: Transition) -> bool:
 
 
 def append_alone(connection: sqlite3.Connection, change: Transition, now: int) -> str:
-    """Write such a transition in one statement. What it answers is what `judge` would: the guard is the same.
+    """Write such a transition in one statement, which is one transaction. What it answers is what `judge`
+    would: the guard is the same.
 
     Raises:
-        sqlite3.Error: it must be rolled back.
+        sqlite3.Error: nothing was written.
     """
     run_id, fence = change.run_id, change.execution_seq
     values: list[Any] = []

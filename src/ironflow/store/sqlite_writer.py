@@ -90,20 +90,20 @@ class SqliteWriter:
                 return [error] * len(batch)
         return [self.commit((change,))[0] for change in batch]
 
-    def _commit_now(self, batch: Sequence[Transition], patience_ms: int) -> list[str]:
+    def _commit_now(self, batch: Sequence[Transition], patience_ms: int) -> Sequence[str]:
+        if len(batch) == 1 and appends_alone(batch[0]):
+            # One statement is a transaction of its own: two calls fewer for the commonest write of a lone run.
+            answers: Sequence[str] = (append_alone(self._ready(patience_ms), batch[0], self._now()),)
+            self._wrote(_APPEND_PAGES)
+            return answers
         connection = self._begin(patience_ms)
         try:
-            if len(batch) == 1 and appends_alone(batch[0]):
-                answers = [append_alone(connection, batch[0], self._now())]
-                pages = _APPEND_PAGES
-            else:
-                answers = commit_batch(connection, batch, self._now())
-                pages = _PAGES + len(batch)
+            answers = commit_batch(connection, batch, self._now())
             connection.execute("commit")
         except BaseException:
             self._roll_back()
             raise
-        self._wrote(pages + sum(map(payload_size, batch)) // 4096)
+        self._wrote(_PAGES + len(batch) + sum(map(payload_size, batch)) // 4096)
         return answers
 
     # ---- decisions
@@ -183,10 +183,14 @@ class SqliteWriter:
 
     # ---- inside
     def _begin(self, patience_ms: int) -> sqlite3.Connection:
+        connection = self._ready(patience_ms)
+        connection.execute("begin immediate")
+        return connection
+
+    def _ready(self, patience_ms: int) -> sqlite3.Connection:
         connection = self._connection
         assert connection is not None
         self._wait_at_most(patience_ms)
-        connection.execute("begin immediate")
         return connection
 
     def _wait_at_most(self, patience_ms: int) -> None:

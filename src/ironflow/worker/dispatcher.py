@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from ironflow.errors import StoreUnreachable
 from ironflow.loops.capacity_scanner import CapacityScanner
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ironflow.worker.embedded import Worker
 
 log = logging.getLogger("ironflow.worker")
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 #: Found only by polling if every notification was lost, seconds.
 POLL = 2.0
@@ -172,22 +175,36 @@ class Dispatcher:
         asked = store.now()
         due_now = self._due is not None and self._due <= asked
         if due_now:
-            await store.promote()
             due = await store.due(free, worker.session.routes)
-        # Half of the slots stay with the queue, so that many timers due at once do not keep new runs from starting.
+        # Half of the slots stay with the queue, so that many timers due at once do not keep new runs from starting. The
+        # other half is for whatever is due, and that does not wait for the look at the queue.
         room = max(free - len(due), (free + 1) // 2)
+        at_once, later = self._split(due, free // 2)
+        entered, queued = await _both(worker.take(at_once), self._look_at_queue(room, promote=due_now))
+        heads, apart = await self._set_apart(later[: free - len(at_once) - len(queued)] + queued)
+        self.backlog = len(at_once) + len(heads) + apart >= free
+        if heads:
+            await worker.take(heads)
+        if due_now and not (due and entered == len(due)):
+            await self._look_at_due(asked)
+            due_now = False
+        # Where all that was due has entered, more may have become due meanwhile: a look costs no more than asking when.
+        return due_now or self.backlog or (self._reserving and not apart)
+
+    def _split(self, due: list[RunHead], most: int) -> tuple[list[RunHead], list[RunHead]]:
+        """Up to so many that may enter right now, and the others. Suspects are for `_set_apart`."""
+        wanted = self.worker.isolation.wanted
+        return [h for h in due[:most] if not wanted(h)], [h for h in due[:most] if wanted(h)] + due[most:]
+
+    async def _look_at_queue(self, room: int, *, promote: bool) -> list[RunHead]:
+        if promote:
+            await self.worker.store.promote()
         queued = await self._claim(room)
         if self._told and not queued:
             self._told = False
-            if await worker.session.find_routes():
+            if await self.worker.session.find_routes():
                 queued = await self._claim(room)
-        heads, apart = await self._set_apart(due[: free - len(queued)] + queued)
-        self.backlog = len(heads) + apart >= free
-        if heads:
-            await worker.take(heads)
-        if due_now:
-            await self._look_at_due(asked)
-        return self.backlog or (self._reserving and not apart)
+        return queued
 
     async def _own(self, run_ids: set[str]) -> list[RunHead]:
         """Which of these runs can be taken now. When the next of them can, is what the dispatcher waits for."""
@@ -258,3 +275,12 @@ class Dispatcher:
             if wait >= POLL:
                 self._due = 0  # what another process put to sleep was never told here
                 self._told = True  # nor was a run of a route that this worker has not seen
+
+
+async def _both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
+    """Both results. An error of one is raised when the other has ended, too: neither is left half done."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    for result in (first, second):
+        if isinstance(result, BaseException):
+            raise result
+    return cast(tuple[A, B], (first, second))

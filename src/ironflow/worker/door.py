@@ -56,6 +56,8 @@ class Door:
         """Replay and activate these runs; all activations join one commit. Returns how many now execute or ended."""
         worker = self.worker
         heads = [h for h in heads if h.run_id not in worker.segments and h.run_id not in worker.taking]
+        if not heads:
+            return 0
         entering = [head.run_id for head in heads]
         worker.taking.update(entering)
         try:

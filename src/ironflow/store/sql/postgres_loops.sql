@@ -37,6 +37,14 @@ update dispatch_queue q set status = 'ready', reserved_by = null, reservation_to
 from mine where q.run_id = mine.run_id
 returning q.run_id
 
+-- Asked on every tick, so that a tick with nothing to do takes no lock. It is also what keeps the clock of an idle
+-- process right.
+-- name: promotable
+with clock (at) as materialized (select ironflow_clock_v(:floor::bigint))
+select at, exists (select 1 from dispatch_queue where status = 'delayed' and eligible_at <= clock.at)
+    or exists (select 1 from dispatch_queue where blocked_lane is not null)
+from clock
+
 -- name: promote_due
 with due as materialized (
     select run_id from dispatch_queue where status = 'delayed' and eligible_at <= :now

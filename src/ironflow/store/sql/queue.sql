@@ -9,11 +9,6 @@ with recursive seen (route) as (
 )
 select route from seen where route is not null
 
--- Asked on every tick, so that a tick with nothing to do takes no lock.
--- name: promotable
-select exists (select 1 from dispatch_queue where status = 'delayed' and eligible_at <= :now)
-    or exists (select 1 from dispatch_queue where blocked_lane is not null)
-
 -- A wait of a run that is paused, queued or executing wants nothing of a waker: its due time must not wake one.
 -- name: next_due
 select min(at) from (

@@ -3,6 +3,11 @@
 
 -- ---- the queue
 
+-- Asked on every tick, so that a tick with nothing to do takes no lock.
+-- name: promotable
+select exists (select 1 from dispatch_queue where status = 'delayed' and eligible_at <= :now)
+    or exists (select 1 from dispatch_queue where blocked_lane is not null)
+
 -- One route at a time, along the index in the order of handing out: rows that are blocked, delayed, reserved or of
 -- another route are never touched. A paused workflow is one look-up, not one per row of its backlog. The last two
 -- columns are the order, by which the answers for several routes are merged.
