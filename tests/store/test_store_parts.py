@@ -23,7 +23,7 @@ from ironflow.store.dialect import SHARED, load, parse, translate
 from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Job, next_batch
 from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
 from ironflow.store.rows import HOLDINGS, Walk, unheard_of
-from ironflow.store.sqlite_batch import appends_alone
+from ironflow.store.sqlite_alone import appends_alone
 
 
 # ---- statements

@@ -18,7 +18,7 @@ answered `stale` means that somebody else owns the run: the segment stops its bo
 A turn (feed, settle, commit, carry out) is the segment's own task's work, with one short cut: where the only running
 body ends, nothing else can join its commit, so the turn is begun in that body's last moment. A chain of steps on a
 store that commits on the spot is then one pass of the event loop a step instead of two. What such a turn cannot
-finish at once (the answer is on its way, the run leaves) the task takes over.
+finish at once (the answer is on its way) the task takes over.
 
 A transactional step has a commit of its own. Where its open transaction keeps every other writer waiting, the segment
 has no write under way while one is open: a write that waits for the transaction, which waits for the segment, which
@@ -92,6 +92,8 @@ class Segment:
         self._writing = False
         #: a turn that was begun in a body's last moment: its plan, and what the store said or will say
         self._begun: tuple[Plan, Answer] | None = None
+        #: such a turn was the last one
+        self._has_left = False
         #: bodies start in copies of it: what one sets for itself is not for the next to see
         self._context = copy_context()
         #: the longest activation since the last decision, seconds
@@ -144,13 +146,17 @@ class Segment:
             answer = self._submit(plan)
         except Exception as error:
             answer = error  # raised where the segment's errors are dealt with
-        if answer != APPLIED or plan.leave is not None:
+        if answer != APPLIED:
             self._begun = plan, answer
             self._wake()
             return
         self._ended, self._writing = [], False
         self._carry_out(plan)
         self._arm(plan.wake_at)
+        if plan.leave is not None:
+            self._has_left = True
+            self._wake()
+            self.host.left(self, plan.leave)
 
     async def enter(self, body: Body) -> None:
         """Wait until this segment has no write under way and no other transaction; then it begins none before the end
@@ -193,7 +199,7 @@ class Segment:
         while True:
             plan = await self._turn(wake_at)
             if plan is None:
-                return False
+                return self._has_left
             ended, self._ended, self._deciding, self._writing = self._ended, [], None, False
             self._carry_out(plan)
             wake_at = plan.wake_at
@@ -206,9 +212,11 @@ class Segment:
                 await self._let_in()
 
     async def _turn(self, wake_at: int | None) -> Plan | None:
-        """Wait for something to happen, and commit what follows from it. None: the run is lost."""
+        """Wait for something to happen, and commit what follows from it. None: the run is lost, or has been left."""
         if not self._mail and not self._abandoned:
             await self._wait(wake_at)
+        if self._has_left:
+            return None
         if self._begun is not None:
             (plan, answer), self._begun = self._begun, None
             return plan if await self._committed(plan, answer) else None

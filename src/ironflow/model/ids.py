@@ -51,7 +51,7 @@ def time_ordered(now_ms: int, randomness: int) -> str:
 
 
 class InOrder:
-    """Makes such ids for one process, each greater than the one before: runs started in one millisecond keep their order.
+    """Makes such ids for one process, each above the one before: runs started in one millisecond keep their order.
 
     Within a millisecond, and while a clock falls back by less than a second, the number grows by a random amount (RFC
     9562, 6.2, method 2): nobody can tell the next id, and two threads or a fork that begin at the same one differ. A

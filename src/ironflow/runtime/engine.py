@@ -281,23 +281,23 @@ class Engine:
         Raises:
             RunNotFound: no such run.
         """
-        waiter = self.results.waiter(run_id)
         pause, most = LOOK
-        try:
-            while True:
+        while True:
+            waiter = self.results.waiter(run_id)  # before the look: an end in between must not be missed
+            try:
                 local = self.worker is not None and run_id in self.worker.segments
                 if not local:
                     found = await self._outcome(run_id)
                     if found is not None:
                         return found
-                try:
-                    return await asyncio.wait_for(asyncio.shield(waiter), most if local else pause)
-                except TimeoutError:
-                    if waiter.done():
-                        return waiter.result()
-                    pause = min(pause * 2, most)
-        finally:
-            self.results.forget(run_id, waiter)
+                async with asyncio.timeout(most if local else pause):
+                    return await waiter
+            except TimeoutError:
+                if waiter.done() and not waiter.cancelled():
+                    return waiter.result()
+                pause = min(pause * 2, most)
+            finally:
+                self.results.forget(run_id, waiter)
 
     async def _outcome(self, run_id: str) -> tuple[str, str | None] | None:
         row = await self.store.run(run_id)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ironflow.errors import InvalidTransition, RunNotFound
 from ironflow.model.capacity import LeaseRow, QueueRow
-from ironflow.model.run import OWNED, RunRow
+from ironflow.model.run import RunRow
 from ironflow.model.transition import (
     APPLIED,
     EXISTS,
@@ -23,14 +23,13 @@ from ironflow.model.transition import (
     GUARD_OWNER,
     GUARD_QUEUED,
     LOST,
-    STALE,
     Audit,
     Locked,
     Transition,
 )
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows, sqlite_lanes
-from ironflow.store.base import INLINE_PAYLOAD, Decide
+from ironflow.store.base import Decide
 from ironflow.store.guards import FENCE_COLUMNS, QUEUED_COLUMNS, Fence, Queued, judge
 from ironflow.store.plan import Plan, assignments, fresh_row, wants_last_seq
 
@@ -49,7 +48,8 @@ _PAYLOAD_COLUMNS = ("run_id", "seq", "payload")
 _LANE_COLUMNS = ("run_id", "lane", "lane_limit")
 _REPLACE_WAIT = ", ".join(f"{name} = excluded.{name}" for name in rows.WAIT_COLUMNS[2:])
 
-_INSERT_RUNS = _insert("runs", rows.RUN_COLUMNS, "on conflict do nothing returning run_id")
+_INSERT_RUNS = _insert("runs", rows.RUN_COLUMNS, "on conflict do nothing")
+_INSERT_RUNS_NAMED = f"{_INSERT_RUNS} returning run_id"
 #: By list of the plan: the template and the width of a row.
 _INSERTS: dict[str, tuple[str, int]] = {
     "events": (_insert("journal_events", rows.EVENT_COLUMNS), len(rows.EVENT_COLUMNS)),
@@ -103,7 +103,7 @@ _WAITS_OF = _select("waits", rows.WAIT_COLUMNS)
 
 
 @lru_cache(maxsize=512)
-def _text(template: str, count: int, width: int) -> str:
+def text_of(template: str, count: int, width: int) -> str:
     """The template with `@` as `count` groups of `width` marks (width 0: plain marks, for `in (…)`)."""
     group = f"({', '.join('?' * width)})" if width else "?"
     return template.replace("@", ", ".join([group] * count))
@@ -127,7 +127,7 @@ def chunked(
     for size in CHUNKS:
         while left >= size:
             part = values[at : at + size * step]
-            cursor = connection.execute(_text(template, size, width), [*part, *tail] if tail else part)
+            cursor = connection.execute(text_of(template, size, width), [*part, *tail] if tail else part)
             if cursor.description is not None:
                 found += cursor.fetchall()
             at += size * step
@@ -170,41 +170,6 @@ def commit_batch(connection: sqlite3.Connection, batch: Sequence[Transition], no
     return [answers[change.run_id] for change in batch]
 
 
-#: The commonest write of all, an owner's append, carries its guard in the insert: no rows, no owner.
-_APPEND = (
-    f"insert into journal_events ({', '.join(rows.EVENT_COLUMNS)}) select * from (values @) "
-    "where exists (select 1 from runs where run_id = ? and execution_seq = ? and lease_token_hash = ? "
-    f"and state in ({', '.join(repr(state) for state in sorted(OWNED))}))"
-)
-_APPENDS = 4
-
-
-def appends_alone(change: Transition) -> bool:
-    """Whether one statement can write it: a plain append of a few events, payloads inline and numbers given."""
-    events = change.events
-    return (
-        0 < len(events) <= _APPENDS
-        and change.is_plain_append
-        and all(event.seq and (event.payload is None or len(event.payload) <= INLINE_PAYLOAD) for event in events)
-    )
-
-
-def append_alone(connection: sqlite3.Connection, change: Transition, now: int) -> str:
-    """Write such a transition in one statement, which is one transaction. What it answers is what `judge`
-    would: the guard is the same.
-
-    Raises:
-        sqlite3.Error: nothing was written.
-    """
-    run_id, fence = change.run_id, change.execution_seq
-    values: list[Any] = []
-    for event in change.events:
-        values += (run_id, event.seq, event.kind, event.step_id, event.payload, event.execution_seq or fence, now)
-    values += (run_id, fence, change.token_hash)
-    written = connection.execute(_text(_APPEND, len(change.events), 7), values).rowcount
-    return APPLIED if written == len(change.events) else STALE
-
-
 def _judge(
     connection: sqlite3.Connection,
     changes: Sequence[Transition],
@@ -235,7 +200,11 @@ def _create(connection: sqlite3.Connection, fresh: Sequence[Transition], now: in
     values: list[Any] = []
     for change in going:
         values += fresh_row(change, now)
-    made = {row[0] for row in chunked(connection, _INSERT_RUNS, values, len(rows.RUN_COLUMNS))}
+    if len(going) == 1:
+        written = connection.execute(text_of(_INSERT_RUNS, 1, len(rows.RUN_COLUMNS)), values).rowcount
+        answers[going[0].run_id] = APPLIED if written else EXISTS
+        return
+    made = {row[0] for row in chunked(connection, _INSERT_RUNS_NAMED, values, len(rows.RUN_COLUMNS))}
     for change in going:
         answers[change.run_id] = APPLIED if change.run_id in made else EXISTS
 

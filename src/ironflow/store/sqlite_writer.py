@@ -19,7 +19,8 @@ from ironflow.model.transition import Audit, Transition
 from ironflow.store.base import Decide
 from ironflow.store.committer import Answer
 from ironflow.store.plan import payload_size
-from ironflow.store.sqlite_batch import append_alone, appends_alone, commit_batch, decide_batch
+from ironflow.store.sqlite_alone import append_alone, appends_alone, leave_alone, leaves_alone
+from ironflow.store.sqlite_batch import commit_batch, decide_batch
 from ironflow.store.sqlite_connection import BUSY_MS, environmental, explain
 from ironflow.store.turnstile import Turnstile
 
@@ -98,7 +99,9 @@ class SqliteWriter:
             return answers
         connection = self._begin(patience_ms)
         try:
-            answers = commit_batch(connection, batch, self._now())
+            alone = len(batch) == 1 and leaves_alone(batch[0])
+            word = leave_alone(connection, batch[0], self._now()) if alone else None
+            answers = commit_batch(connection, batch, self._now()) if word is None else (word,)
             connection.execute("commit")
         except BaseException:
             self._roll_back()
