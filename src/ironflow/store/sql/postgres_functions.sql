@@ -178,8 +178,13 @@ begin
         ) values (p_run, p_execution_seq, p_token, p_session, v_at, v_at + p_ttl, p_executing);
     end if;
     if p_route is not null then
-        perform ironflow_enqueue_v(
-            v_at, p_run, p_route, p_priority, p_enqueued, p_eligible, p_queue_seq, p_status
+        -- `ironflow_enqueue_v` spelled out: the call would cost half as much as the row.
+        insert into dispatch_queue (run_id, route, status, priority, enqueued_at, eligible_at, execution_seq)
+        values (
+            p_run, p_route,
+            case when p_status in ('ready', 'delayed')
+                 then case when p_eligible <= v_at then 'ready' else 'delayed' end else p_status end,
+            p_priority, coalesce(nullif(p_enqueued, 0), v_at), coalesce(nullif(p_eligible, 0), v_at), p_queue_seq
         );
     end if;
     perform ironflow_journal_v(p_run, p_fence, v_at, p_seq, p_kinds, p_steps, p_payloads);
