@@ -46,7 +46,7 @@ DOORS = (
     Door("caller: start and result", "ironflow.runtime.engine:Engine", "start"),
     Door("caller: start and result", "ironflow.runtime.engine:Engine", "wait_end"),
     Door("start: row, input, options", "ironflow.engine.commands", "new_run"),
-    Door("start: replay and activation", "ironflow.worker.embedded:Worker", "start_here"),
+    Door("start: replay and activation", "ironflow.worker.worker:Worker", "start_here"),
     Door("segment: what is left to do", "ironflow.engine.segment:Segment", "_drive"),
     Door("segment: the transition", "ironflow.engine.segment:Segment", "_commit"),
     Door("segment: carrying out", "ironflow.engine.segment:Segment", "_carry_out"),

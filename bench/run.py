@@ -25,6 +25,8 @@ from bench import (  # noqa: E402
     w5_timers,
     w6_takeover,
     w7_memory,
+    w8_http,
+    w9_claims,
 )
 from bench.measure import Row, Scale, note  # noqa: E402
 from bench.stores import STORES, Place  # noqa: E402
@@ -37,6 +39,8 @@ WORKS: dict[str, Callable[[Place, Scale], Awaitable[list[Row]]]] = {
     "W5": w5_timers.measure,
     "W6": w6_takeover.measure,
     "W7": w7_memory.measure,
+    "W8": w8_http.measure,
+    "W9": w9_claims.measure,
 }
 
 

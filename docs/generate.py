@@ -21,12 +21,16 @@ import ironflow
 from ironflow import config
 from ironflow.cli import exits
 from ironflow.cli.app import command as whole_command
+from ironflow.client import Client
 from ironflow.context.workflows import WorkflowOptions
 from ironflow.duration import format_ms
 from ironflow.engine import why
-from ironflow.engine.commands import Start
+from ironflow.engine.starting import Start
 from ironflow.errors import IronflowError
 from ironflow.model import journal, run, step
+from ironflow.observe.metrics import INSTRUMENTS
+from ironflow.server.api import PREFIX, routes
+from ironflow.server.api.document import document as openapi
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Made by docs/generate.py from the code: change the code, then run that file. -->"
@@ -58,6 +62,27 @@ STEP_STATES = {
     step.TIMED_OUT: "took longer than it may",
 }
 
+HTTP = """\
+# The HTTP API
+
+What `ironflow serve` answers below `/api/v1` (`/v1` means the same). Its forms are in the OpenAPI document,
+`/api/v1/openapi.json`, which needs no key; everything else needs one: `Authorization: Bearer …`.
+
+- **Keys.** `ifkey_…` is an organisation's, with one of the roles admin, developer and viewer; each may do what the
+  next one may. `ifplatform_…` is for who runs the platform, `ifworker_…` for workers and nothing else. A key is
+  shown once, when it is made. A revocation holds within a second on every server.
+- **Refusals** are problem documents (RFC 9457) with `code`, `detail`, `hint` and `details`; the codes are those of
+  [Errors](errors.md). What belongs to another organisation is answered as what does not exist. Over the rate of a
+  key (`IRONFLOW_API_RATE`) the answer is 429, with `Retry-After`.
+- **Lists** come in pages: `?limit=`, and `?cursor=` with what the page before gave as `next`.
+- **Creating twice.** The same `idempotency_key` (or header `Idempotency-Key`) and input give the same run, with 200
+  instead of 201; another input is refused with 409.
+- **Following.** `…/events` is a stream of server-sent events. The `id` of each is its place in the journal: a
+  stream that broke goes on exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event
+  that ends the run; asked again, it answers 204, which tells a browser not to come back.
+- **Bodies** are JSON of at most `IRONFLOW_MAX_API_BODY_BYTES`; a field that is not documented is refused.
+"""
+
 
 def pages() -> dict[str, str]:
     """Every page of the reference: its text by file name."""
@@ -67,7 +92,9 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(),
         "journal.md": _journal(),
         "holds.md": _holds(),
+        "metrics.md": _metrics(),
         "cli.md": _cli(),
+        "http.md": _http(),
         "api.md": _api(),
     }
     return {name: "\n".join([NOTE, "", *lines, ""]) for name, lines in made.items()}
@@ -92,7 +119,22 @@ def _settings() -> list[str]:
 def _value(setting: config.Setting, value: object) -> str:
     if setting.kind in ("duration", "sweep", "optional"):
         return "off" if value is None else f"`{format_ms(int(str(value)))}`"
-    return f"`{value}`"
+    return "not set" if value is None else f"`{value}`"
+
+
+def _metrics() -> list[str]:
+    lines = [
+        "# Metrics",
+        "",
+        "In the text form of Prometheus, where [Watch it](../how-to/watch-it.md) says. A histogram has samples",
+        "`_bucket`, `_sum` and `_count`. Each thing is counted once, by the process that did it, so sums over",
+        "processes are right.",
+        "",
+    ]
+    rows = (
+        (f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.meaning) for one in INSTRUMENTS
+    )
+    return [*lines, *_table(("name", "kind", "labels", "meaning"), rows)]
 
 
 def _states() -> list[str]:
@@ -183,6 +225,35 @@ def _holds() -> list[str]:
     return [*lines, *_table(("code", "meaning"), ((f"`{code}`", meaning) for code, meaning in why.CODES.items()))]
 
 
+def _http() -> list[str]:
+    lines = [*HTTP.splitlines(), ""]
+    tag = ""
+    rows: list[tuple[str, str, str, str]] = []
+    for path, methods in openapi(routes())["paths"].items():
+        for method, operation in methods.items():
+            if operation["tags"][0] != tag:
+                lines += _endpoints(tag, rows)
+                tag, rows = operation["tags"][0], []
+            what = " ".join(operation["description"].split("\n\n")[0].split())
+            who = " or ".join(operation["security"][0]["key"])
+            rows.append((f"`{method.upper()} {path.removeprefix(PREFIX)}`", who, what, _refusals(operation)))
+    return [*lines, *_endpoints(tag, rows)]
+
+
+def _endpoints(tag: str, rows: list[tuple[str, str, str, str]]) -> list[str]:
+    if not rows:
+        return []
+    return [f"## {tag.capitalize()}", "", *_table(("request", "role", "what it does", "own refusals"), rows), ""]
+
+
+def _refusals(operation: dict[str, Any]) -> str:
+    """The codes that not every request may be answered with."""
+    everywhere = {"UNAUTHENTICATED", "FORBIDDEN", "RATE_LIMITED", "INVALID_REQUEST", "STORE_UNREACHABLE"}
+    texts = [one["description"] for status, one in operation["responses"].items() if int(status) >= 400]
+    codes = [code for text in texts for code in re.findall(r"`([A-Z_]+)`:", text)]
+    return ", ".join(f"`{code}`" for code in codes if code not in everywhere)
+
+
 def _cli() -> list[str]:
     command = whole_command()
     codes = ((str(code), meaning) for code, meaning in exits.MEANINGS.items())
@@ -237,7 +308,7 @@ API = {
     ),
 }
 #: Classes that authors make instances of; those of the others are given to them.
-MADE = {"Retry", "Lane", "Done", "NotDone", "Unknown", "NonRetryableError", "RetryAfterError", "Engine"}
+MADE = {"Retry", "Lane", "Done", "NotDone", "Unknown", "NonRetryableError", "RetryAfterError", "Engine", "Client"}
 OPTIONS = {"Options of `@workflow`": WorkflowOptions, "Options of a start": Start}
 
 
@@ -248,9 +319,9 @@ def _api() -> list[str]:
     lines = [
         "# The Python API",
         "",
-        "Everything in the package `ironflow`. Other modules are its inside and may change with any release, except",
-        "for [the errors](errors.md) in `ironflow.errors`. Times are seconds, a `timedelta`, or text such as `30s`,",
-        "`5m`, `7d`; where a name ends in `_ms`, milliseconds.",
+        "Everything in the package `ironflow`, and the client of a server in `ironflow.client`. Other modules are its",
+        "inside and may change with any release, except for [the errors](errors.md) in `ironflow.errors`. Times are",
+        "seconds, a `timedelta`, or text such as `30s`, `5m`, `7d`; where a name ends in `_ms`, milliseconds.",
     ]
     for title, names in API.items():
         lines += ["", f"## {title}"]
@@ -258,14 +329,17 @@ def _api() -> list[str]:
             lines += ["", f"### {name}", "", *_member(f"ironflow.{name}", getattr(ironflow, name))]
             if isinstance(getattr(ironflow, name), type) and title != "Errors":
                 lines += _members(name, getattr(ironflow, name))
+    lines += ["", "## Runs on a server", "", "### Client", "", *_member("ironflow.client.Client", Client)]
+    lines += _members("Client", Client)
     for title, shape in OPTIONS.items():
         lines += ["", f"## {title}", "", *_doc(shape)]
     return lines
 
 
 def _members(owner: str, cls: type) -> Iterator[str]:
-    """What a class offers by itself; what it inherits from Python is found there."""
-    for name, member in vars(cls).items():
+    """What a class offers, its own and what it has from others of ours; what it inherits from Python is found there."""
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("ironflow.")]
+    for name, member in {name: one for base in ours[::-1] for name, one in vars(base).items()}.items():
         if name.startswith("_") or (inspect.isdatadescriptor(member) and not isinstance(member, property)):
             continue
         if isinstance(member, property):

@@ -11,10 +11,13 @@ The "bank" and the others are folders of files here, so that you can look at wha
 
     ironflow run examples/payment.py:take_order --input '{"order_id": "A-1", "cents": 4200}'
     ironflow run examples/payment.py:take_order --input '{"order_id": "A-2", "cents": 4200, "card": "declined"}'
+
+Give `"linger": 3` as well, kill it after it has acted, and give the command again: nothing happens twice.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +39,7 @@ class Order:
     cents: int
     card: str = "good"
     shop: str = "shop-out"
+    linger: float = 0  # seconds for which charge, ship and mail stay on after they have acted: time to kill them in
 
 
 @dataclass
@@ -90,6 +94,7 @@ def charge(order: Order) -> str:
         raise NonRetryableError(f"the bank declined the card of order {order.order_id}")
     key = step_info().idempotency_key
     write_once(order.shop, f"charged-{key[:16]}", f"{order.order_id} {order.cents}")
+    time.sleep(order.linger)
     return key[:16]
 
 
@@ -105,6 +110,7 @@ def refund(order: Order) -> None:
 @step
 def ship(order: Order) -> str:
     write_once(order.shop, f"parcel-{order.order_id}", "on its way")
+    time.sleep(order.linger)
     return f"parcel-{order.order_id}"
 
 
@@ -119,6 +125,7 @@ def has_shipped(order: Order) -> Done[str] | NotDone:
 def mail(order: Order) -> None:
     with Path(order.shop, "mails").open("a", encoding="utf-8") as mails:
         mails.write(f"thank you for order {order.order_id}\n")
+    time.sleep(order.linger)
 
 
 def write_once(shop: str, name: str, text: str) -> None:

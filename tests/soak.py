@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """`python3 dev.py soak [--kills 200] [--runs 1000] [--store sqlite|postgres] [--seed N]`: workers die all the time.
 
+With `--cluster`, two servers and four workers over HTTP, of which any may die: see `soak_cluster.py`.
+
 Real worker processes on one database execute runs with steps, branches, timers and retries, while the script kills
 one of them with SIGKILL at random moments and starts another in its place. Nobody repairs anything by hand. Every
 body appends one line to a file of effects before it does anything else; afterwards, journal and effects are compared:
@@ -48,7 +50,7 @@ EFFECTS = "IRONFLOW_SOAK_EFFECTS"
 
 def _effect() -> ironflow.StepInfo:
     info = ironflow.step_info()
-    line = json.dumps([info.run_id, info.step_id, info.attempt, info.fence, os.getpid()]) + "\n"
+    line = json.dumps([info.run_id, info.step_id, info.attempt, info.fence, os.getpid(), time.time()]) + "\n"
     descriptor = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.write(descriptor, line.encode())  # one write of a short line is never torn, whoever else appends
     os.close(descriptor)
@@ -130,7 +132,7 @@ def check_effects(events: Sequence[Event], effects: Iterable[Sequence[Any]]) -> 
 
     Args:
         events: the whole journal.
-        effects: (run, step, try, fence, pid) as the bodies wrote them.
+        effects: (run, step, try, fence, pid, time) as the bodies wrote them.
     """
     begun: set[tuple[str, int, int]] = set()
     ended: dict[tuple[str, int], int] = {}
@@ -302,7 +304,9 @@ async def on_postgres(folder: Path, options: argparse.Namespace) -> int:
         return await soak(server.create_database("soak"), folder, options)
 
 
-STORES: dict[str, Callable[[Path, argparse.Namespace], Coroutine[Any, Any, int]]] = {
+Test = Callable[[Path, argparse.Namespace], Coroutine[Any, Any, int]]
+
+STORES: dict[str, Test] = {
     "sqlite": on_sqlite,
     "postgres": on_postgres,
 }
@@ -319,6 +323,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--open", type=int, default=30, help="runs that may be ahead of the kills (default 30)")
     parser.add_argument("--pause", type=float, default=0.3, help="most seconds between two kills (default 0.3)")
     parser.add_argument("--keep", action="store_true", help="leave the database and the effects for a look")
+    parser.add_argument("--cluster", action="store_true", help="two servers and four workers over HTTP, on PostgreSQL")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)  # how the script starts its own workers
     options = parser.parse_args(words)
     if options.seed is None:
@@ -328,6 +333,18 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+async def _in_folder(test: Test, options: argparse.Namespace) -> int:
+    """Run a test in a folder beside the project, and not in the temporary one, which may be kept in memory."""
+    folder = Path(tempfile.mkdtemp(prefix=".soak-", dir=Path.cwd()))
+    try:
+        return await test(folder, options)
+    finally:
+        if options.keep:
+            print(f"kept in {folder.name}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def main(words: Sequence[str]) -> int:
     """Entry: returns the exit code, 0 when nothing was wrong."""
     options = arguments(words)
@@ -335,16 +352,12 @@ def main(words: Sequence[str]) -> int:
         asyncio.run(work(options.work))
         return 0
     wrong = 0
+    if options.cluster:
+        from soak_cluster import on_cluster
+
+        return 1 if asyncio.run(_in_folder(on_cluster, options)) else 0
     for store in [options.store] if options.store else list(STORES):
-        # Beside the project and not in the temporary folder, which may be kept in memory.
-        folder = Path(tempfile.mkdtemp(prefix=".soak-", dir=Path.cwd()))
-        try:
-            wrong += asyncio.run(STORES[store](folder, options))
-        finally:
-            if options.keep:
-                print(f"kept in {folder.name}")
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
+        wrong += asyncio.run(_in_folder(STORES[store], options))
     return 1 if wrong else 0
 
 

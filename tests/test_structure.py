@@ -35,6 +35,9 @@ TIERS = {
     "ironflow.testing._statements": 0,
     "ironflow.testing._unprivileged": 0,
     "ironflow.model": 1,
+    # The engine calls the interface; what implements it stands beside the loops and workers that it watches.
+    "ironflow.observe.seam": 1,
+    "ironflow.observe": 5,
     "ironflow.codec": 1,
     "ironflow.store": 2,
     "ironflow.engine": 3,
@@ -43,6 +46,7 @@ TIERS = {
     "ironflow.worker": 5,
     "ironflow.runtime": 6,
     "ironflow.loading": 6,
+    "ironflow.remote": 6,
     "ironflow.server": 6,
     "ironflow.client": 6,
     "ironflow": 7,  # the public names, gathered from everywhere below

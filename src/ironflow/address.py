@@ -33,6 +33,8 @@ _HARMLESS: Final = frozenset(
     {"application_name", "connect_timeout", "database", "dbname", "host", "port", "prepare", "service", "sslmode",
      "target_session_attrs", "user"}
 )  # fmt: skip
+#: The path of a database's file, without the characters that any credentials would need around them.
+_BARE_FILE: Final = re.compile(r"[\w./-]+\.(?:db|sqlite3?)", re.ASCII)
 #: A path that looks like the rest of another kind of address, put behind the wrong scheme.
 _CREDENTIALS: Final = re.compile(r":.*@|(?:pass\w*|pwd|secret|token)\s*=", re.IGNORECASE | re.DOTALL)
 
@@ -115,4 +117,6 @@ def not_an_address(url: str) -> InvalidSettings:
     driver = re.match(r"(sqlite|postgres(?:ql)?)\+\w*://", url)
     if driver is not None:
         return InvalidSettings([f"a database address names no driver: write {driver[1]}:// instead; {FORMS}"])
+    if _BARE_FILE.fullmatch(url):
+        return InvalidSettings([f"{url!r} is a file's path, not the address of a database: write sqlite:///{url}"])
     return InvalidSettings([f"{redact_url(url)!r} is not the address of a database: {FORMS}"])

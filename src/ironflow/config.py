@@ -90,8 +90,7 @@ SETTINGS: Final = (
           kind="sweep"),
     _time("stale_claim_threshold", 45_000, 120_000, "how old a claim must be to count as abandoned"),
     Setting("suspect_after", "optional", 8_000, None, "ms",
-            "how long a worker may be cut off before it is replaced; off: only proof or the clock count "
-            "(no effect yet: it needs the liveness connection of workers over HTTP)", 1),
+            "how long a worker over HTTP may be cut off before it is replaced; off: only proof or the clock count", 1),
     _time("waker_interval", 10_000, 10_000, "longest pause of the waker when no due time is known"),
     _time("drain_timeout", 30_000, 30_000, "how long a stopping worker lets its steps finish", least=0),
     Setting("concurrency", "count", 100, 2, "runs", "runs one worker executes at once", 1),
@@ -101,6 +100,19 @@ SETTINGS: Final = (
             "waiting runs kept in memory, so that waking them needs no replay", 0),
     Setting("max_payload_bytes", "count", 2_097_152, 2_097_152, "bytes",
             "largest encoded input, argument list or result", 1_024),
+    # Not IRONFLOW_PORT: Kubernetes sets that to an address in every container beside a service named `ironflow`.
+    Setting("listen_host", "text", "127.0.0.1", "127.0.0.1", "address",
+            "where `ironflow serve` listens; 0.0.0.0 for every network this host is on"),
+    Setting("listen_port", "count", 9_123, 9_123, "port",
+            "the port on which `ironflow serve` listens; 0: any free one", 0),
+    Setting("max_api_body_bytes", "count", 2_097_152, 2_097_152, "bytes",
+            "largest body of a request to the HTTP API; workers' routes take any value of the largest size", 1_024),
+    Setting("api_rate", "count", 1_000, 1_000, "requests/s",
+            "requests a second that one API key may make at one node in the long run; 0: as many as it likes", 0),
+    Setting("api_burst", "count", 2_000, 2_000, "requests",
+            "requests one API key may make at once, before its rate holds it back", 1),
+    Setting("metrics_address", "text", None, None, "HOST:PORT",
+            "where `ironflow serve` and `ironflow worker` show their metrics without a key; nowhere if it is not set"),
     Setting("run_retention", "optional", None, None, "ms",
             "how long ended runs are kept; off: for ever (no effect yet: nothing is deleted)", 1_000),
     Setting("log_level", "choice", "info", "info", "name", "least severe log records that are shown",
@@ -146,6 +158,12 @@ class Settings:
     threads: int = 8
     parked_instances: int = 1_000
     max_payload_bytes: int = 2_097_152
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 9_123
+    max_api_body_bytes: int = 2_097_152
+    api_rate: int = 1_000
+    api_burst: int = 2_000
+    metrics_address: str | None = None
     run_retention_ms: int | None = None
     log_level: str = "info"
     log_format: str = "text"

@@ -6,9 +6,14 @@
     └── IronflowError
         ├── StoreError               the database
         │   ├── StoreUnreachable · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull
+        ├── ServerError              the HTTP server, as its clients and workers see it
+        │   ├── ServerUnreachable · ServerStopping
+        ├── AccessError              who asks may not
+        │   ├── Unauthenticated · Forbidden · PlatformRequired · RateLimited
         ├── RequestError             what a caller asked for cannot be done
         │   ├── RunNotFound · WorkflowUnknown · InvalidInput · InvalidPriority
-        │   ├── InvalidTransition · IdempotencyKeyConflict · ConcurrencyConflict
+        │   ├── InvalidTransition · IdempotencyKeyConflict · ConcurrencyConflict · SessionUnknown
+        │   ├── MalformedJson · InvalidRequest · InvalidCursor · KeyNotFound
         ├── PayloadError             a value that cannot be stored
         │   ├── PayloadRejected · PayloadTooLarge
         ├── DefinitionError          code that breaks a rule of the authors' API
@@ -130,6 +135,85 @@ class StoreFull(StoreError):
     advice = "Free disk space or shorten IRONFLOW_RUN_RETENTION; runs go on by themselves afterwards."
 
 
+# ---- the server ------------------------------------------------------------------------------------------
+
+
+class ServerError(IronflowError):
+    """What answered over HTTP failed, or is no Ironflow server; its own errors come back as their own classes."""
+
+    code = "SERVER_FAILED"
+    status = 502
+    summary = "the server could not answer"
+    advice = "Look at the server's log, and check that the address is that of `ironflow serve`."
+
+
+class ServerUnreachable(ServerError):
+    """No connection to the server could be made, or it broke and did not come back in time."""
+
+    code = "SERVER_UNREACHABLE"
+    status = 503
+    summary = "the server cannot be reached"
+    advice = "Check that `ironflow serve` is running and that --server or IRONFLOW_SERVER names its address."
+
+
+class ServerStopping(ServerError):
+    """The server is about to end and takes nothing new; what it had begun is answered."""
+
+    code = "SERVER_STOPPING"
+    status = 503
+    summary = "this server is stopping"
+    advice = "Ask another server, or this one again in a moment."
+
+
+OUTAGES = (StoreUnreachable, StoreFull, StoreReadOnly, ServerUnreachable, ServerStopping)
+"""What a worker outlives: its world is away or takes nothing, and it tries again or leaves the run to its lease."""
+
+
+# ---- access ----------------------------------------------------------------------------------------------
+
+
+class AccessError(IronflowError):
+    """Who asks may not do this."""
+
+    code = "ACCESS_REFUSED"
+    status = 403
+    summary = "this is not allowed"
+
+
+class Unauthenticated(AccessError):
+    """No key, or one that is unknown, revoked or expired; which of these is not told."""
+
+    code = "UNAUTHENTICATED"
+    status = 401
+    summary = "a valid API key is required"
+    advice = "Send it as `Authorization: Bearer …`; keys are made with `ironflow apikey create`."
+
+
+class Forbidden(AccessError):
+    """The key is valid and is not meant for this: of another kind, or of a role that may not."""
+
+    code = "FORBIDDEN"
+    summary = "this key may not do this"
+    advice = "Use a key of a higher role or of another kind; an admin of the organisation can make one."
+
+
+class PlatformRequired(AccessError):
+    """What concerns all organisations is shown to platform keys only."""
+
+    code = "PLATFORM_CREDENTIALS_REQUIRED"
+    summary = "platform credentials required here"
+    advice = "Make one with `ironflow apikey create --platform` on the host that owns the database."
+
+
+class RateLimited(AccessError):
+    """This key has asked too often."""
+
+    code = "RATE_LIMITED"
+    status = 429
+    summary = "too many requests with this key"
+    advice = "Wait as long as the header Retry-After says; the limit is IRONFLOW_API_RATE."
+
+
 # ---- requests --------------------------------------------------------------------------------------------
 
 
@@ -201,6 +285,48 @@ class ConcurrencyConflict(RequestError):
     status = 409
     summary = "another run holds this concurrency key"
     advice = "Wait for the holder to end, or cancel it."
+
+
+class SessionUnknown(RequestError):
+    """No worker is registered under this session: it never was, it left, or it was taken for dead."""
+
+    code = "SESSION_UNKNOWN"
+    status = 404
+    summary = "no worker is registered under this session"
+    advice = "Register the session (again); what it held before is somebody else's by now."
+
+
+class MalformedJson(RequestError):
+    """The body of a request is no JSON."""
+
+    code = "MALFORMED_JSON"
+    summary = "the body is no JSON"
+    advice = "Send one JSON document in UTF-8."
+
+
+class InvalidRequest(RequestError):
+    """A field or parameter is missing, unknown, of a wrong type or out of range; `details.errors` names each."""
+
+    code = "INVALID_REQUEST"
+    summary = "the request is not of the documented form"
+    advice = "The forms are in /api/v1/openapi.json."
+
+
+class InvalidCursor(RequestError):
+    """A place to go on from that is not one of this list or stream."""
+
+    code = "INVALID_CURSOR"
+    summary = "this is no place in this list"
+    advice = "Pass on what the page before answered as `next`, with the same filters, or begin anew without it."
+
+
+class KeyNotFound(RequestError):
+    """No API key has this id, as far as the caller may know."""
+
+    code = "KEY_NOT_FOUND"
+    status = 404
+    summary = "no such API key"
+    advice = "List the keys with `ironflow apikey list`."
 
 
 # ---- values ----------------------------------------------------------------------------------------------
@@ -486,7 +612,10 @@ class RunFailed(RunError):
 
     code = "RUN_FAILED"
     summary = "the run failed"
-    advice = "See `ironflow runs journal`; after a fix, `ironflow runs retry` keeps the finished steps."
+    advice = (
+        "See `ironflow runs journal`; after a fix, `ironflow runs retry` keeps the finished steps, or with --restart "
+        "executes every step again, which a run whose compensations ran needs."
+    )
 
     def __init__(
         self,

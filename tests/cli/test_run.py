@@ -201,7 +201,7 @@ def test_a_database_this_release_cannot_use_exits_5(cli: Cli, writer: str) -> No
     path = Path(cli.url.removeprefix("sqlite:///"))
     if writer == "future":
         connection = sqlite3.connect(path)
-        connection.execute("update ironflow_migrations set version = 9999")
+        connection.execute("update ironflow_migrations set version = version + 9999")
         connection.commit()
         connection.close()
     else:

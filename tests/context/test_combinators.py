@@ -249,6 +249,8 @@ def test_failures_of_cancelled_parts_are_not_reported_a_second_time() -> None:
     "misuse",
     [
         lambda ctx: ctx.parallel([], concurrency=0),
+        lambda ctx: ctx.parallel([], concurrency=1.5),
+        lambda ctx: ctx.map(work, [], concurrency="3"),
         lambda ctx: ctx.map(work, [], on_error="ignore"),
         lambda ctx: ctx.first(work),
         lambda ctx: ctx.as_completed([], concurrency=True),

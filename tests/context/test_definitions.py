@@ -166,7 +166,13 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
         (lambda: workflow(events=["order.paid"])(handler), "has no option 'events'"),  # type: ignore[call-overload]
         (lambda: workflow(cron=["0 * * * *"])(handler), "has no option 'cron'"),  # type: ignore[call-overload]
         (lambda: workflow(max_recoveries=-1)(handler), "from 0"),
+        (lambda: workflow(priority="high")(handler), "priority must be a whole number"),  # type: ignore[call-overload]
+        (lambda: workflow(priority=1.5)(handler), "priority must be a whole number"),  # type: ignore[call-overload]
+        (lambda: workflow(max_recoveries=2**70)(handler), "from 0 to"),
+        (lambda: workflow(max_recoveries=1.5)(handler), "from 0 to"),  # type: ignore[call-overload]
+        (lambda: workflow(max_recoveries="3")(handler), "from 0 to"),  # type: ignore[call-overload]
         (lambda: workflow(lane=0)(handler), "from 1"),
+        (lambda: workflow(lane="3")(handler), "from 1"),  # type: ignore[call-overload]
         (lambda: Lane(True), "from 1"),
         (lambda: Retry(on="sometimes"), "on must be one of"),
         (lambda: Retry(on=5), "takes words or exception types"),

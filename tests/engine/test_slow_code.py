@@ -113,13 +113,15 @@ async def test_a_segment_commits_results_first_once_its_code_has_been_slow(tmp_p
 
     async with ironflow.open(f"sqlite:///{tmp_path}/runs.db") as engine:
         commits: list[list[str]] = []
-        submit = engine.store.submit
+        assert engine.worker is not None
+        port = engine.worker.port
+        submit = port.submit
 
         def seen(change: Transition) -> Any:
             commits.append([event.kind for event in change.events])
             return submit(change)
 
-        engine.store.submit = seen  # type: ignore[method-assign]
+        port.submit = seen  # type: ignore[method-assign]
         assert await engine.run(computing, 3) == 3
         assert commits[1:] == [
             [j.STEP_COMPLETED, j.STEP_STARTED],

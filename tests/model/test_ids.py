@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ironflow.errors import InvalidInput
 from ironflow.model import ids
+from ironflow.model.scope import DEFAULT, Scope
 
 TIMES = st.integers(0, 2**48 - 1)
 BITS = st.integers(0, 2**74 - 1)
@@ -68,12 +69,16 @@ def test_a_seed_follows_from_run_and_attempt_alone() -> None:
     assert len({ids.seed_of("r", 1), ids.seed_of("r", 2), ids.seed_of("s", 1)}) == 3
 
 
-@given(st.text("abc", min_size=1), st.lists(st.text("xyz", min_size=1)))
-def test_a_route_tells_its_workflow_and_tags_in_any_order(workflow: str, tags: list[str]) -> None:
-    route = ids.route_of(workflow, "2", tuple(tags))
-    assert ids.split_route(route) == (workflow, "2", frozenset(tags))
-    assert route == ids.route_of(workflow, "2", tuple(reversed(tags)))
-    assert route != ids.route_of(workflow, "1", tuple(tags))
+SCOPES = st.sampled_from([DEFAULT, Scope("acme"), Scope("acme", "staging"), Scope("default", "staging")])
+
+
+@given(st.text("abc", min_size=1), st.lists(st.text("xyz", min_size=1)), SCOPES)
+def test_a_route_tells_its_workflow_tags_and_scope_in_any_order(workflow: str, tags: list[str], scope: Scope) -> None:
+    route = ids.route_of(workflow, "2", tuple(tags), scope)
+    assert ids.split_route(route) == (workflow, "2", frozenset(tags), scope)
+    assert route == ids.route_of(workflow, "2", tuple(reversed(tags)), scope)
+    assert route != ids.route_of(workflow, "1", tuple(tags), scope)
+    assert route != ids.route_of(workflow, "2", tuple(tags), Scope("other"))
 
 
 @given(st.lists(st.from_regex(r"[A-Za-z0-9_.:/=-]{1,64}", fullmatch=True), max_size=14))

@@ -99,7 +99,7 @@ async def test_g8_r8_p21_a_renewed_lease_is_never_taken(store: Store) -> None:
     await store.open_session(session(store))
     heart = store.heart()
     try:
-        alive, verdicts = await asyncio.to_thread(heart.beat, "s1", 60_000, 60_000, 0, [("r1", 1, "token", True)])
+        alive, _, verdicts = await asyncio.to_thread(heart.beat, "s1", 60_000, 60_000, 0, [("r1", 1, "token", True)])
         assert (alive, [v.verdict for v in verdicts]) == (True, ["refreshed"])
     finally:
         await asyncio.to_thread(heart.close)

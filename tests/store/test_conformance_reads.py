@@ -8,7 +8,7 @@ import pytest
 from tests.store.build import answer, answers, append, changed, create, leave, start
 
 from ironflow.model.fold import fold
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import RunFilter, Store, WorkflowSeen
 
 
 async def found(store: Store, **filter: object) -> list[str]:
@@ -26,6 +26,15 @@ async def test_runs_are_listed_newest_first_and_paged_by_key(store: Store) -> No
         paged += [row.run_id for row in page]
         before = (page[-1].created_at, page[-1].run_id) if page else None
     assert paged == everything
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(1 << 70, 2), (2, 2), (1, 1), (0, 0), (-1, 0)])
+async def test_a_limit_beyond_what_a_database_can_hold_is_no_error(store: Store, limit: int, rows: int) -> None:
+    for n in range(2):
+        await answer(store, create(f"r{n}"))
+    assert len(await store.runs(RunFilter(limit=limit))) == rows
+    assert len(await store.queue(limit)) == rows
+    assert await store.audits(limit) == []
 
 
 async def test_runs_are_found_by_state_workflow_reason_and_label(store: Store) -> None:
@@ -93,13 +102,13 @@ async def test_runs_are_counted_by_state(store: Store) -> None:
 
 
 async def test_workflows_that_were_seen_are_listed_with_their_pause(store: Store) -> None:
-    await store.saw_workflows([("order", "1", "[]"), ("report", "2", '["gpu"]')])
-    await store.saw_workflows([("order", "3", "[]")])
+    await store.saw_workflows([WorkflowSeen("order", "1", ""), WorkflowSeen("report", "2", "gpu", '{"priority":7}')])
+    await store.saw_workflows([WorkflowSeen("order", "3", "")])
     await store.pause_workflow("report", "ann")
     order, report = await store.workflows()
     assert (order["name"], order["version"], order["paused_at"]) == ("order", "3", None)
     assert order["first_seen_at"] <= order["seen_at"]
-    assert (report["name"], report["worker_tags"]) == ("report", '["gpu"]')
+    assert (report["name"], report["worker_tags"], report["definition"]) == ("report", "gpu", '{"priority":7}')
     assert report["paused_at"] > 0
 
 

@@ -31,7 +31,7 @@ async def beat(store: Store, *held: tuple[str, int, str, bool], name: str = "s1"
     def call() -> tuple[bool, list[str]]:
         heart = store.heart()
         try:
-            alive, verdicts = heart.beat(name, HOUR, HOUR, 3, held)
+            alive, _, verdicts = heart.beat(name, HOUR, HOUR, 3, held)
         finally:
             heart.close()
         assert [(v.run_id, v.execution_seq) for v in verdicts] == [(run_id, seq) for run_id, seq, _, _ in held]

@@ -23,6 +23,7 @@ from ironflow.errors import StoreUnreachable
 from ironflow.model.journal import Event
 from ironflow.model.transition import GUARD_LOCKED, GUARD_OWNER, Locked, Transition
 from ironflow.store import postgres, postgres_link
+from ironflow.store.base import Beat
 from ironflow.store.postgres import PostgresStore
 from ironflow.testing.postgres import PostgresServer
 
@@ -281,13 +282,13 @@ async def test_a_server_that_is_killed_and_comes_back_is_a_pause(
     runs = await working
     assert len(runs) == 400
     await assert_written_once(store, runs)
-    alive, _ = await asyncio.to_thread(_beat, store)
+    alive, _, _ = await asyncio.to_thread(_beat, store)
     assert alive
     while "waits" not in heard:  # after a break the listener says that anything may have happened
         await asyncio.sleep(0.01)
 
 
-def _beat(store: PostgresStore) -> tuple[bool, object]:
+def _beat(store: PostgresStore) -> Beat:
     heart = store.heart()
     try:
         return heart.beat("s1", 1000, 1000, 0, [])

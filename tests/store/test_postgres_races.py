@@ -29,7 +29,7 @@ from ironflow.model.capacity import LeaseRow
 from ironflow.model.fold import fold
 from ironflow.model.journal import Event
 from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
-from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED
+from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Beat
 from ironflow.store.postgres import PostgresStore, open_postgres
 
 Open = Callable[[], "asyncio.Future[PostgresStore]"]
@@ -143,17 +143,17 @@ async def test_a_lease_that_somebody_works_on_is_unknown_and_not_stale(
     async with other.transaction():
         await other.execute("select 1 from concurrency_leases where run_id = $1 for update", locked)
         held = [(run_id, 1, "t1", True) for run_id in (locked, free, gone)]
-        alive, verdicts = await asyncio.to_thread(_beat_once, store, held)
+        alive, _, verdicts = await asyncio.to_thread(_beat_once, store, held)
     assert alive
     assert [one.verdict for one in verdicts] == [LEASE_UNKNOWN, REFRESHED, LEASE_STALE]
-    alive, verdicts = await asyncio.to_thread(_beat_once, store, held)
+    alive, _, verdicts = await asyncio.to_thread(_beat_once, store, held)
     assert [one.verdict for one in verdicts] == [REFRESHED, REFRESHED, LEASE_STALE]
     executing = {lease.run_id: lease.executing for lease in await store.leases()}
     assert executing == {locked: 1, free: 1}
     await other.close()
 
 
-def _beat_once(store: PostgresStore, held: list[tuple[str, int, str, bool]]) -> tuple[bool, list]:  # type: ignore[type-arg]
+def _beat_once(store: PostgresStore, held: list[tuple[str, int, str, bool]]) -> Beat:
     heart = store.heart()
     try:
         return heart.beat("s1", TTL_MS, TTL_MS, 3, held)
@@ -241,7 +241,7 @@ class Crowd:
                 # In any order, and not all of them: some leases are left to the scanners.
                 named = random.sample(list(self.tokens.items()), len(self.tokens) // 4)
                 held = [(run_id, seq, token, False) for run_id, (seq, token) in named]
-                _, verdicts = heart.beat("s1", 30, 30, 0, held)
+                _, _, verdicts = heart.beat("s1", 30, 30, 0, held)
                 self.counts["renewed"] += sum(one.verdict == REFRESHED for one in verdicts)
         finally:
             heart.close()

@@ -14,6 +14,7 @@ from tests.store.build import append
 
 from ironflow.errors import InvalidSettings, StoreError, StoreTooNew
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
+from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
 from ironflow.model.transition import APPLIED, GUARD_LOCKED, GUARD_QUEUED, LOST, Audit, Transition
 from ironflow.model.wait import WaitRow
@@ -22,7 +23,7 @@ from ironflow.store.committer import Committer
 from ironflow.store.dialect import SHARED, load, parse, translate
 from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Job, next_batch
 from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
-from ironflow.store.rows import HOLDINGS, Walk, unheard_of
+from ironflow.store.rows import AUDIT_LISTS, DELETIONS, HOLDINGS, Walk, unheard_of
 from ironflow.store.sqlite_alone import appends_alone
 
 
@@ -62,7 +63,8 @@ def test_two_statements_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fragment", "row", "prefix"),
     [("run_columns", RunRow, ""), ("queue_columns", QueueRow, ""), ("lease_columns", LeaseRow, ""),
-     ("session_columns", SessionRow, ""), ("wait_columns", WaitRow, ""), ("head_columns", RunHead, "r.")],
+     ("session_columns", SessionRow, ""), ("key_columns", KeyRow, ""), ("wait_columns", WaitRow, ""),
+     ("head_columns", RunHead, "r.")],
 )  # fmt: skip
 def test_columns_stand_in_the_order_of_the_fields(fragment: str, row: type, prefix: str) -> None:
     names = _fragment(fragment).replace("\n", " ").split(",")
@@ -93,8 +95,8 @@ def _python(pattern: str) -> str:
     return "".join(one.read_text() for one in folder.iterdir() if re.fullmatch(pattern, one.name))
 
 
-# What is executed by a name that is put together: `find_{column}`, and the lists of `rows.HOLDINGS`.
-_BY_ANOTHER_NAME = {"find_idempotency_key", "find_concurrency_key", *HOLDINGS}
+# What is executed by a name that is put together: `find_{column}`, and the lists of `rows`.
+_BY_ANOTHER_NAME = {"find_idempotency_key", "find_concurrency_key", *HOLDINGS, *DELETIONS, *AUDIT_LISTS}
 
 
 def test_shared_statements_are_those_that_both_databases_execute() -> None:
@@ -213,10 +215,11 @@ def test_a_queued_segment_goes_by_its_status_and_its_time(
 ) -> None:
     change = Transition("r", GUARD_QUEUED)
     change.reservation = token
-    fence = Fence("r", 0, None, "pending", 0, False, "default", "order")
+    fence = Fence("r", 0, None, "pending", 0, False, "default", "default", "order")
     row = Queued("r", status, eligible_at, "t" if status == "reserved" else None)
     assert judge(change, fence, row, (), 100) == expected
-    assert judge(change, fence, row, {("default", "order")}, 100) == LOST
+    assert judge(change, fence, row, {("default", "default", "order")}, 100) == LOST
+    assert judge(change, fence, row, {("default", "staging", "order")}, 100) == expected
     assert judge(change, fence, None, (), 100) == LOST
     assert judge(change, None, row, (), 100) == LOST
 
@@ -328,7 +331,7 @@ class _Loop:
 # ---- connect
 @pytest.mark.parametrize(
     "url",
-    ["", "iron.db", "sqlite://iron.db", "sqlite:///", "mysql://h/d", "sqlite:///:memory:", "postgresql"],
+    ["", "iron", "sqlite://iron.db", "sqlite:///", "mysql://h/d", "sqlite:///:memory:", "postgresql"],
 )
 async def test_an_address_of_another_form_is_refused_with_the_forms(url: str) -> None:
     with pytest.raises(InvalidSettings, match=r"sqlite:///relative\.db"):

@@ -315,3 +315,17 @@ async def test_a_cancelled_body_in_a_thread_has_really_ended_before_its_run_goes
         await run.cancel()
         await until(lambda: body.task.done())
         assert body.info.cancelled
+
+
+async def test_a_worker_that_is_asked_to_leave_takes_nothing_more_and_ends_what_it_has(store_url: str) -> None:
+    async with engine(store_url) as one, engine(store_url, worker=False) as client:
+        run = await client.start(program.line, "x")
+        await until(lambda: lines("x-2"))
+        assert await client.store.drain(worker_of(one).session.row.session_id)
+        await until(lambda: worker_of(one).dismissed.is_set())
+        later = await client.start(program.short, "later")
+        open_gate("x-2")
+        assert await run.result(timeout=20) == ["x-1", "x-2", "x-3"]
+        assert (await client.get(later.id)).row.state == "pending"
+        async with engine(store_url):
+            assert await later.result(timeout=20) == "later"

@@ -28,8 +28,9 @@ async def naps(ctx: ironflow.Context) -> int:
 async def test_a_run_with_news_is_queued_again_instead_of_put_to_sleep(store_url: str, monkeypatch: Any) -> None:
     fresh["n"] = 0
     async with ironflow.open(store_url, workflows=[naps]) as engine:
-        store, told = engine.store, False
-        submit = store.submit
+        assert engine.worker is not None
+        store, port, told = engine.store, engine.worker.port, False
+        submit = port.submit
 
         async def tell_first(change: Transition) -> str:
             """Between the decision to suspend and its commit, the sender's transaction raises the counter of facts."""
@@ -44,7 +45,7 @@ async def test_a_run_with_news_is_queued_again_instead_of_put_to_sleep(store_url
                 return tell_first(change)
             return submit(change)
 
-        monkeypatch.setattr(store, "submit", submitted)
+        monkeypatch.setattr(port, "submit", submitted)
         run = await engine.start(naps)
         assert await run.result(timeout=20) == 1
         kinds = [event.kind async for event in run.journal()]

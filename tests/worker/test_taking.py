@@ -114,7 +114,7 @@ async def test_r2_a_worker_whose_slots_are_all_busy_asks_for_nothing(store_url: 
         first = await client.start(program.line, "x")
         await until(lambda: lines("x-2"))
         assert only.worker is not None
-        only.worker.store = counted = Counted(only.worker.store)  # type: ignore[assignment]
+        only.worker.dispatcher.store = counted = Counted(only.worker.dispatcher.store)  # type: ignore
         waiting = [await client.start(program.short, f"w{n}") for n in range(3)]
         only.worker.dispatcher.told()
         await until(lambda: only.worker is not None and only.worker.dispatcher.backlog)
@@ -232,7 +232,7 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
     async with Engine(store_url, workflows=[program.short], settings=quick()) as other:
         await until(lambda: _state(other, asleep.id, "pending"))  # the waker put it into the queue
         assert other.worker is not None
-        other.worker.store = counted = Counted(other.worker.store)  # type: ignore[assignment]
+        other.worker.dispatcher.store = counted = Counted(other.worker.dispatcher.store)  # type: ignore
         assert await other.run(program.short, "x") == "x"
         await asyncio.sleep(0.3)  # how much a worker does when nothing happens needs some time in which nothing does
         assert counted.asked < 20

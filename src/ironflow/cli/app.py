@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from ironflow.cli import (
+    apikey,
     audit,
     capacity,
     create,
@@ -20,6 +21,7 @@ from ironflow.cli import (
     exits,
     run,
     runs,
+    serve,
     steer,
     version,
     worker,
@@ -43,6 +45,7 @@ def command() -> Any:
     app.callback()(version.root)
     app.command()(run.run)
     app.command()(worker.worker)
+    app.command()(serve.serve)
     app.command()(runs.why)
     app.command()(demo.demo)
     for verb in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
@@ -51,6 +54,15 @@ def command() -> Any:
     app.add_typer(workflows.app, name="workflows")
     app.add_typer(capacity.app, name="capacity")
     app.command()(audit.audit)
+    app.add_typer(apikey.app, name="apikey")
     app.command()(doctor.doctor)
     app.command()(version.version)
-    return typer.main.get_command(app)
+    return _flowing(typer.main.get_command(app))
+
+
+def _flowing(command: Any) -> Any:
+    """Join the lines of each paragraph of the help: typer leaves those of the source, which fit no terminal."""
+    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    for below in getattr(command, "commands", {}).values():
+        _flowing(below)
+    return command

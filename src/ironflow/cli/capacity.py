@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ironflow.cli import output, times
-from ironflow.cli.database import DbOption, JsonOption, on_store
+from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, on_backend
+from ironflow.cli.database import DbOption, JsonOption
 from ironflow.model import run as states
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.ids import split_route
-from ironflow.store.base import Store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,30 +24,40 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many
 
 
 @app.command()
-def leases(db: DbOption = None, json: JsonOption = False) -> None:
+def leases(
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """List the leases: which session executes which run, and until when it may without renewing."""
 
-    async def command(store: Store) -> None:
+    async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[LeaseRow]) -> None:
-            now = store.now()
+            now = backend.now()
             made = output.table("RUN", "SEQ", "SINCE", "EXPIRES", "SESSION", shrink=("SESSION",))
             for row in rows:
                 since, until = times.ago(row.acquired_at, now), times.ago(row.expires_at, now)
                 made.add_row(row.run_id, str(row.execution_seq), since, until, row.session_id)
             screen.print(made)
 
-        output.show(await store.leases(), as_json=json, empty="no leases: nothing executes", draw=draw)
+        output.show(await backend.leases(), as_json=json, empty="no leases: nothing executes", draw=draw)
 
-    on_store(db, command, as_json=json)
+    on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 @app.command()
-def sessions(db: DbOption = None, json: JsonOption = False) -> None:
+def sessions(
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """List the live worker processes with their free slots and what they serve."""
 
-    async def command(store: Store) -> None:
+    async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[SessionRow]) -> None:
-            now = store.now()
+            now = backend.now()
             made = output.table("WORKER", "HOST", "PID", "FREE", "BEAT", "WORKFLOWS", shrink=("HOST", "WORKFLOWS"))
             for row in rows:
                 free = f"{row.credits}/{row.slots}"
@@ -56,18 +66,24 @@ def sessions(db: DbOption = None, json: JsonOption = False) -> None:
                 made.add_row(row.worker_id, row.host, str(row.pid), free, beat, names)
             screen.print(made)
 
-        output.show(await store.sessions(), as_json=json, empty="no worker is connected", draw=draw)
+        output.show(await backend.sessions(), as_json=json, empty="no worker is connected", draw=draw)
 
-    on_store(db, command, as_json=json)
+    on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 @app.command()
-def queue(limit: LimitOption = 100, db: DbOption = None, json: JsonOption = False) -> None:
+def queue(
+    limit: LimitOption = 100,
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """List the dispatch queue in the order of handing out."""
 
-    async def command(store: Store) -> None:
+    async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[QueueRow]) -> None:
-            now = store.now()
+            now = backend.now()
             made = output.table("RUN", "STATUS", "PRIO", "ELIGIBLE", "ROUTE", "", shrink=("ROUTE", ""))
             for row in rows:
                 note = row.blocked_lane or row.reserved_by or ""
@@ -75,60 +91,65 @@ def queue(limit: LimitOption = 100, db: DbOption = None, json: JsonOption = Fals
                 made.add_row(row.run_id, row.status, str(row.priority), when, _route(row.route), note)
             screen.print(made)
 
-        output.show(await store.queue(limit), as_json=json, empty="the queue is empty", draw=draw)
+        output.show(await backend.queue(limit), as_json=json, empty="the queue is empty", draw=draw)
 
-    on_store(db, command, as_json=json)
+    on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 @app.command()
-def lanes(db: DbOption = None, json: JsonOption = False) -> None:
+def lanes(
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """List the lanes in use: how many runs execute in each, and how many it holds back."""
 
-    async def command(store: Store) -> None:
+    async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[dict[str, Any]]) -> None:
             made = output.table("LANE", "LIMIT", "EXECUTING", "RESERVED", "BLOCKED", shrink=("LANE",))
             for row in rows:
                 made.add_row(row["lane"], *(str(row[n]) for n in ("lane_limit", "executing", "reserved", "blocked")))
             screen.print(made)
 
-        output.show(await store.lanes(), as_json=json, empty="no lane is in use", draw=draw)
+        output.show(await backend.lanes(), as_json=json, empty="no lane is in use", draw=draw)
 
-    on_store(db, command, as_json=json)
+    on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 @app.command()
-def stats(db: DbOption = None, json: JsonOption = False) -> None:
+def stats(
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """Count runs by state, slots, leases and queued segments."""
 
-    async def command(store: Store) -> None:
-        counts, live = await store.counts(), await store.sessions()
-        slots = {"total": sum(s.slots for s in live), "free": sum(s.credits for s in live)}
-        held, due = len(await store.leases()), await store.next_due()
-        waiting = counts.get(states.PENDING, 0) + counts.get(states.RETRYING, 0)
+    async def command(backend: Backend) -> None:
+        facts = await backend.stats()
         if json:
-            runs = {state: counts.get(state, 0) for state in states.TRANSITIONS}
-            facts = {"runs": runs, "workers": len(live), "slots": slots, "leases": held, "queued": waiting}
-            output.emit({**facts, **output.plain({"next_due_at": due})})
+            output.emit(facts)
             return
         screen = output.screen()
         made = output.table("STATE", "RUNS")
         for state in states.TRANSITIONS:
-            if counts.get(state):
-                made.add_row(output.state_text(state), f"{counts[state]:>6,}")
+            if facts["runs"].get(state):
+                made.add_row(output.state_text(state), f"{facts['runs'][state]:>6,}")
         if made.row_count:
             screen.print(made)
             screen.print()
-        screen.print(
-            f"workers {len(live)}   slots {slots['free']} of {slots['total']} free   leases {held}   queued {waiting}"
-        )
+        slots, due = facts["slots"], facts["next_due_at_ms"]
+        counted = f"workers {facts['workers']}   slots {slots['free']} of {slots['total']} free   "
+        screen.print(f"{counted}leases {facts['leases']}   queued {facts['queued']}")
         if due is not None:
-            screen.print(f"next due {times.ago(due, store.now())}", style="dim")
+            screen.print(f"next due {times.ago(due, backend.now())}", style="dim")
 
-    on_store(db, command, as_json=json)
+    on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 def _route(route: str) -> str:
     """A routing class for people: the workflow, its version where that is not the first, and the tags it asks for."""
-    workflow, version, tags = split_route(route)
+    workflow, version, tags, _ = split_route(route)
     name = workflow if version in ("", "1") else f"{workflow} {version}"
     return f"{name} [{', '.join(sorted(tags))}]" if tags else name

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ironflow.cli import inputs, output
-from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
+from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where
+from ironflow.cli.database import DbOption, JsonOption, answer
 from ironflow.cli.inputs import InputOption
+from ironflow.engine import views
 from ironflow.errors import InvalidInput, WorkflowUnknown
-from ironflow.model.ids import split_tags
-from ironflow.model.transition import EXISTS
-from ironflow.store import connect
-from ironflow.store.base import Store
 
 if TYPE_CHECKING:
-    from ironflow.engine.commands import Start
-    from ironflow.engine.definitions import WorkflowSpec
-
+    from ironflow.context.workflows import Workflow
+    from ironflow.engine.starting import Start
+    from ironflow.model.run import RunRow
 
 TargetArgument = Annotated[
     str,
@@ -61,58 +59,48 @@ def create(
     limit: LimitOption = None,
     at: AtOption = None,
     db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Create a run and print its id. It is durable when this returns, and executes when a worker takes it.
 
-    With a workflow's NAME instead of its code the input is checked by the worker only, and what the code
-    says of lanes, priority and time limits does not apply.
+    With a workflow's NAME instead of its code, what its workers have registered of it applies (version, tags,
+    priority, lanes, time limit), and the input is checked by the worker only.
     """
 
-    async def command() -> int | None:
-        from ironflow.engine.commands import Start
+    def start() -> Start:
+        return {
+            "id": id,
+            "idempotency_key": idempotency_key,
+            "concurrency_key": concurrency_key,
+            "priority": priority,
+            "labels": inputs.pairs(label, "label"),
+            "worker_tags": worker_tag or (),
+            "limits": {name: _count(name, text) for name, text in inputs.pairs(limit, "limit").items()},
+            "at": inputs.moment(at),
+        }
 
-        given = inputs.read_input(input)
-        options = Start(
-            id=id,
-            idempotency_key=idempotency_key,
-            concurrency_key=concurrency_key,
-            priority=priority,
-            labels=inputs.pairs(label, "label"),
-            worker_tags=worker_tag or (),
-            limits={name: _count(name, text) for name, text in inputs.pairs(limit, "limit").items()},
-            at=inputs.moment(at),
-        )
-        settings = settings_for(db)
-        spec = _loaded(target) if _is_code(target) else None
-        store = await connect(settings.database_url, settings=settings)
-        try:
-            spec = spec or await _by_name(store, target)
-            value = inputs.typed_input(spec, given)
-            await _create(store, spec, value, options, settings.max_payload_bytes, as_json=json)
-        finally:
-            await store.close()
-        return None
+    async def command() -> None:
+        row, created = await _create(Where(db, server, key_file), target, inputs.read_input(input), start())
+        if json:
+            output.emit(views.created(row, new=created))
+            return
+        print(row.run_id)
+        if not created:
+            output.screen(stderr=True).print(f"that run exists already and is {row.state}", style="dim")
 
     answer(command, as_json=json)
 
 
-async def _create(store: Store, spec: WorkflowSpec, value: Any, options: Start, limit: int, *, as_json: bool) -> None:
-    from ironflow.engine import commands
-
-    row, created, lanes = commands.new_run(spec, value, options, store.now(), limit)
-    answered = store.submit(commands.queued(row, created, lanes))
-    word = answered if isinstance(answered, str) else await answered
-    if word == EXISTS:
-        row = await commands.taken_by(store, row, row.input_hash)
-    else:
-        store.notify("queue", await store.sessions())
-    if as_json:
-        output.emit({**output.plain(row), "created": word != EXISTS})
-        return
-    print(row.run_id)
-    if word == EXISTS:
-        output.screen(stderr=True).print(f"that run exists already and is {row.state}", style="dim")
+async def _create(where: Where, target: str, given: Any, options: Start) -> tuple[RunRow, bool]:
+    """The run, and whether it is a new one. Code that cannot be loaded is told before anything is opened."""
+    workflow = _loaded(target) if _is_code(target) else None
+    async with where.open(make=True) as backend:
+        found = workflow or await _by_name(backend, target)
+        if isinstance(found, str):
+            return await backend.create(found, None if given is inputs.MISSING else given, options)
+        return await backend.create(found, inputs.typed_input(found.spec, given), options)
 
 
 def _is_code(target: str) -> bool:
@@ -120,17 +108,17 @@ def _is_code(target: str) -> bool:
     return target.endswith(".py") or ".py:" in target or ":" in target or "/" in target
 
 
-def _loaded(target: str) -> WorkflowSpec:
+def _loaded(target: str) -> Workflow[Any, Any]:
     from ironflow.loading import load_one
 
-    return load_one(target).spec
+    return load_one(target)
 
 
-async def _by_name(store: Store, name: str) -> WorkflowSpec:
-    """The workflow of this name as workers have registered it; if none has, the module of this name."""
-    known = {row["name"]: row for row in await store.workflows()}
+async def _by_name(backend: Backend, name: str) -> Workflow[Any, Any] | str:
+    """The name, if workers have registered it; if none has, the workflow of the module of that name."""
+    known = {row["name"] for row in await backend.workflows()}
     if name in known:
-        return _unseen(name, known[name])
+        return name
     try:
         return _loaded(name)
     except InvalidInput as error:
@@ -138,17 +126,6 @@ async def _by_name(store: Store, name: str) -> WorkflowSpec:
             f"no worker has registered a workflow {name!r} here, and there is no module of that name",
             hint=f"Known: {', '.join(sorted(known)) or 'none'}. Or name its file: path/file.py:{name}.",
         ) from error
-
-
-def _unseen(name: str, seen: dict[str, Any]) -> WorkflowSpec:
-    """A stand-in for a workflow whose code is elsewhere: what a start needs to know of it."""
-    from ironflow.engine.definitions import WorkflowSpec
-
-    def handler(ctx: object, input: Any) -> Any:
-        raise AssertionError("only a worker that has the code executes it")
-
-    tags = split_tags(seen["worker_tags"])
-    return WorkflowSpec(handler, name, main=handler, version=seen["version"], worker_tags=tags)
 
 
 def _count(group: str, text: str) -> int:

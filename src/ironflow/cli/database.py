@@ -1,4 +1,4 @@
-"""Opening the database a command works on, and finding the run that a person means.
+"""Opening the database a command works on, and ending the command.
 
 Commands that only look open it read-only and never create it: a slip in the path must say "there is
 nothing", not leave an empty database behind that the next command believes.
@@ -18,10 +18,9 @@ import typer
 from ironflow.address import redact_url, sqlite_path
 from ironflow.cli import exits
 from ironflow.config import Settings
-from ironflow.errors import InvalidInput, IronflowError, RunNotFound
-from ironflow.model.run import RunRow
+from ironflow.errors import IronflowError
 from ironflow.store import connect
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import Store
 from ironflow.store.migrate import nothing_there
 
 T = TypeVar("T")
@@ -31,8 +30,9 @@ DbOption = Annotated[
     typer.Option(
         "--db",
         metavar="URL",
-        help="The database: sqlite:///FILE or postgresql://… "
-        "[default: IRONFLOW_DATABASE_URL, else sqlite:///ironflow.db]",
+        # No square brackets: where help is shown in colour, they are taken for markup and vanish.
+        help="The database: sqlite:///FILE or postgresql://…; without it IRONFLOW_DATABASE_URL, or "
+        "sqlite:///ironflow.db.",
         show_default=False,
     ),
 ]
@@ -43,12 +43,6 @@ RunArgument = Annotated[
         metavar="RUN", help="A run's id, or a beginning or end of it that no other has.", show_default=False
     ),
 ]
-
-#: A shorter part of an id would often be unique today and ambiguous tomorrow.
-SHORTEST_PART = 4
-#: How far back a part of an id is looked for, in runs; a whole id is found however old it is.
-LOOK_BACK = 10_000
-_PAGE = 500
 
 
 def settings_for(url: str | None, **overrides: Any) -> Settings:
@@ -79,44 +73,6 @@ def must_exist(url: str) -> None:
     path = sqlite_path(url)
     if path is not None and not Path(path).exists():
         raise nothing_there(redact_url(url))
-
-
-async def find_run(store: Store, text: str) -> RunRow:
-    """The run that a person means: by its whole id, or by a beginning or an end of it that no other has.
-
-    Ends count because ids are ordered by time: runs started in one minute share their first eight characters.
-
-    Raises:
-        RunNotFound: none.
-        InvalidInput: several, which are listed.
-    """
-    row = await store.run(text)
-    if row is not None:
-        return row
-    if len(text) < SHORTEST_PART:
-        raise RunNotFound(
-            f"no run has the id {text!r}",
-            hint=f"A part of an id needs at least {SHORTEST_PART} characters; see `ironflow runs list`.",
-        )
-    found: list[RunRow] = []
-    before: tuple[int, str] | None = None
-    for _ in range(LOOK_BACK // _PAGE):
-        page = await store.runs(RunFilter(before=before, limit=_PAGE))
-        found += [one for one in page if one.run_id.startswith(text) or one.run_id.endswith(text)]
-        if len(page) < _PAGE:
-            break
-        before = (page[-1].created_at, page[-1].run_id)
-    if not found:
-        raise RunNotFound(f"no run's id is {text!r}, or begins or ends so")
-    if len(found) > 1:
-        ids = [one.run_id for one in found]
-        listed = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        raise InvalidInput(
-            f"{text!r} means {len(ids)} runs: {listed}",
-            hint="Give more characters of the id, from its beginning or its end.",
-            details={"run_ids": ids[:100]},
-        )
-    return found[0]
 
 
 def answer(command: Callable[[], Awaitable[int | None]], *, as_json: bool) -> None:

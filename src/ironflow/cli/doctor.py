@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ironflow.cli import exits, output
 from ironflow.cli.database import DbOption, JsonOption, on_store, settings_for
+from ironflow.engine import views
 from ironflow.store.base import Store
 
 
@@ -16,7 +17,7 @@ def doctor(db: DbOption = None, json: JsonOption = False) -> None:
         found = await examine(store, ceiling=settings_for(db).recovery_ceiling)
         runs = sum((await store.counts()).values())
         if json:
-            output.emit({"database": store.name, "runs": runs, "findings": [output.plain(f) for f in found]})
+            output.emit({"database": store.name, "runs": runs, "findings": [views.plain(f) for f in found]})
         else:
             screen = output.screen()
             for finding in found:

@@ -13,11 +13,13 @@ import sys
 from typing import Any
 
 from ironflow.errors import (
+    AccessError,
     IronflowError,
     RunCancelled,
     RunFailed,
     RunNotFound,
     RunPaused,
+    ServerError,
     StoreError,
     WorkflowUnknown,
 )
@@ -30,6 +32,7 @@ CANCELLED = 3
 NOT_FOUND = 4
 STORE = 5
 PAUSED = 6
+ACCESS = 7
 #: EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on.
 INTERRUPTED = 75
 
@@ -40,14 +43,17 @@ MEANINGS = {
     USAGE: "usage, bad input, or refused",
     CANCELLED: "the run was cancelled",
     NOT_FOUND: "no such run or workflow",
-    STORE: "the database is unreachable, too new or damaged",
+    STORE: "the database or the server is unreachable or failed; the database is too new or damaged",
     PAUSED: "the run is paused",
+    ACCESS: "the key for the server is missing, wrong, or may not do this",
     INTERRUPTED: "interrupted by a signal; run again to resume",
 }
 
 _OF_STATE = {runs.FAILED: FAILED, runs.CANCELLED: CANCELLED, runs.PAUSED: PAUSED}
 _OF_ERROR: tuple[tuple[type[IronflowError], int], ...] = (
     (StoreError, STORE),
+    (ServerError, STORE),
+    (AccessError, ACCESS),
     (RunNotFound, NOT_FOUND),
     (WorkflowUnknown, NOT_FOUND),
     (RunFailed, FAILED),

@@ -138,8 +138,8 @@ def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     return found
 
 
-def moment(text: str | None) -> datetime | None:
-    """A time: ISO 8601 with a zone, or `+10m` from now.
+def moment(text: str | None, option: str = "--at") -> datetime | None:
+    """A time: ISO 8601 with a zone, or `+10m` from now. `option`: how an error calls it.
 
     Raises:
         InvalidInput, InvalidDuration: it is neither.
@@ -147,13 +147,13 @@ def moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     if text.startswith("+"):
-        return datetime.now(UTC) + timedelta(milliseconds=to_ms(text[1:], name="--at"))
+        return datetime.now(UTC) + timedelta(milliseconds=to_ms(text[1:], name=option))
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput(
-            f"--at: {text!r} is no time", hint="Give 2026-12-01T08:00:00+01:00, or +10m from now."
+            f"{option}: {text!r} is no time", hint="Give 2026-12-01T08:00:00+01:00, or +10m from now."
         ) from error
     if at.tzinfo is None:
-        raise InvalidInput(f"--at: {text!r} does not say its time zone", hint="Add it: +01:00, or Z for UTC.")
+        raise InvalidInput(f"{option}: {text!r} does not say its time zone", hint="Add it: +01:00, or Z for UTC.")
     return at

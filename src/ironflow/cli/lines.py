@@ -34,11 +34,13 @@ def line(event: Event, *, seq: bool = True) -> Text:
     if seq:
         text.append(f"{event.seq:>{SEQ_WIDTH - 2}}  ", style="dim")
     text.append(times.clock(event.at), style="dim")
-    text.append(f"  {event.kind:<16}", style=style_of(state_of(event)))
-    if event.step_id and ":" in event.step_id:  # the places of notes and timers have no name
+    named = event.step_id is not None and ":" in event.step_id  # the places of notes and timers have no name
+    note = remark(event)
+    kind = f"{event.kind:<16}" if named or note else event.kind
+    text.append(f"  {kind}", style=style_of(state_of(event)))
+    if event.step_id and named:
         text.append(f"  {j.name_of(event.step_id)}")
         text.append(f"  {event.step_id.partition(':')[0]}", style="dim")
-    note = remark(event)
     if note:
         text.append(f"  {note}", style="dim" if event.step_id else "")
     return text
@@ -92,9 +94,14 @@ def _error(data: dict[str, Any], event: Event) -> str:
 
 
 def _retry(data: dict[str, Any], event: Event) -> str:
-    again = times.span(data["due"] - event.at) if data.get("due") else "0ms"
+    again = _planned(data["due"] - event.at) if data.get("due") else "0ms"
     tried = f"{data.get('attempt', '?')} of {data.get('of', '?')}"
     return f"failed {tried}, again in {again}: {error_line(data.get('error'))}"
+
+
+def _planned(ms: int) -> str:
+    """A wait that was planned some ms before it was recorded: a second is not shown as 999ms."""
+    return times.span(round(ms, -1) if ms >= 100 else ms)
 
 
 def _started(data: dict[str, Any], event: Event) -> str:
@@ -105,7 +112,7 @@ def _started(data: dict[str, Any], event: Event) -> str:
 def _due(data: dict[str, Any], event: Event) -> str:
     due = data.get("due")
     state = f"{data['state']} " if "state" in data else ""
-    return f"{state}for {times.span(due - event.at)}" if due else state.strip()
+    return f"{state}for {_planned(due - event.at)}" if due else state.strip()
 
 
 def _by(data: dict[str, Any], event: Event) -> str:

@@ -12,9 +12,10 @@ import logging
 import sys
 from collections.abc import Callable
 
-from ironflow.cli.times import clock, iso
+from ironflow.cli.times import clock
 from ironflow.config import Settings
 from ironflow.context.log import ReplayFilter
+from ironflow.engine.views import iso
 
 
 class _Handler(logging.Handler):

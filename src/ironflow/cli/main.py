@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-_EXECUTES = frozenset({"run", "worker", "demo"})
+_EXECUTES = frozenset({"run", "worker", "demo", "serve"})
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,22 +1,21 @@
 """What every command prints with: rows as JSON for programs, tables and colours for people.
 
-JSON goes through `print`, never through rich, which would wrap it at the terminal's width. Field names
-follow the columns; a time is there twice, `x_at_ms` for arithmetic and `x_at` for reading. Hashes of
-tokens are left out: they help nobody, and what is never printed is never pasted into a ticket.
+JSON goes through `print`, never through rich, which would wrap it at the terminal's width. Its names and forms are
+those of `engine.views`, which the HTTP API shows, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ironflow import errors
-from ironflow.cli.times import iso
 from ironflow.cli.values import readable
+from ironflow.engine.views import plain
 from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model.journal import name_of
@@ -26,13 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ironflow.model.fold import StepView, Try
-    from ironflow.model.journal import Event
+    from ironflow.model.fold import Try
     from ironflow.model.run import RunRow
-
-_SECRET = frozenset({"lease_token_hash", "token_hash", "reservation_token"})
-_TIMES = frozenset({"reserved_until", "suspect_since", "until"})
-_JSON_TEXT = frozenset({"labels", "limits"})
 
 _STYLES = {
     runs.PENDING: "blue",
@@ -61,47 +55,12 @@ def emit(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
 
-def plain(row: Any) -> dict[str, Any]:
-    """A row (of the model, or a dictionary of a list) as JSON data."""
-    fields = asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row)
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in _SECRET:
-            continue
-        if name.endswith("_at") or name == "at" or name in _TIMES:
-            found[f"{name}_ms"], found[name] = value, iso(value)
-        elif name in _JSON_TEXT and isinstance(value, str):
-            found[name] = json.loads(value)
-        else:
-            found[name] = value
-    return found
-
-
-def step_json(step: StepView) -> dict[str, Any]:
-    """A step with its tries as JSON data."""
-    fields = plain(step)
-    fields["tries"] = [plain(one) for one in step.tries]
-    return fields
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """A journal event as JSON data; values of the user stay in their stored form."""
-    return {
-        "seq": event.seq,
-        "kind": event.kind,
-        "step_id": event.step_id,
-        "execution_seq": event.execution_seq,
-        "at_ms": event.at,
-        "at": iso(event.at),
-        "payload": event.data(),
-    }
-
-
 # ---- screens ---------------------------------------------------------------------------------------------
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """A console. Not a terminal: wide, so that a table that is piped into another program loses no column.
+    """A console. Not a terminal: wide, so that a table that is piped into another program loses no column, and without
+    the blanks with which rich fills up a last column.
 
     rich itself follows NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS.
     """
@@ -109,7 +68,23 @@ def screen(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else 200
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
+    file: Any = stream if stream.isatty() else _Unpadded(stream)
+    return Console(file=file, width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
+
+
+class _Unpadded:
+    """A stream on which no line ends in blanks."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write whole lines, as rich does."""
+        self._stream.write(re.sub(r" +$", "", text, flags=re.MULTILINE) if "\n" in text else text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def style_of(state: str) -> str:

@@ -21,6 +21,7 @@ from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.cli.follow import Progress, events
 from ironflow.cli.inputs import MISSING, InputOption, read_input, typed_input
 from ironflow.cli.stopping import Signals, drain, leave
+from ironflow.engine import views
 from ironflow.errors import HandlerVersionMismatch, InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ironflow.config import Settings
     from ironflow.context.workflows import Workflow
     from ironflow.runtime import Engine
-    from ironflow.worker.embedded import Worker
+    from ironflow.worker.worker import Worker
 
 #: Unfinished runs that are compared with the input, newest first.
 COMPARED = 1_000
@@ -204,7 +205,7 @@ class _Errand:
         over = row.ended or row.state == states.PAUSED
         code = exits.of_state(row.state) if over else exits.INTERRUPTED
         if self.as_json:
-            told = {**output.plain(row), "output": view.output, "error": view.error, "undo_errors": view.undo_errors}
+            told = {**views.plain(row), "output": view.output, "error": view.error, "undo_errors": view.undo_errors}
             told["exit"] = code
             output.emit({**told, "resumable": True} if code == exits.INTERRUPTED else told)
             return code
@@ -233,7 +234,11 @@ class _Errand:
             self.view.say(trace, "dim")
         print(f"error {output.error_code(error)}: run {row.run_id} failed: {output.error_text(error)}", file=sys.stderr)
         self._report_undone(view)
-        print(f"  After a fix, `ironflow runs retry {row.run_id}` keeps the finished steps.", file=sys.stderr)
+        retry = f"ironflow runs retry {row.run_id}"
+        if row.compensating_for is None:
+            print(f"  After a fix, `{retry}` keeps the finished steps.", file=sys.stderr)
+        else:
+            print(f"  It was undone: after a fix, `{retry} --restart` executes every step again.", file=sys.stderr)
 
     def _report_undone(self, view: Folded) -> None:
         for text in output.undone_lines(view.undo_errors):

@@ -7,53 +7,50 @@ keep the others from being carried out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from ironflow.cli import exits, output
-from ironflow.cli.database import DbOption, JsonOption, actor, find_run, on_store
+from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
+from ironflow.cli.database import DbOption, JsonOption
 from ironflow.errors import InvalidInput, IronflowError, ReplayDivergence
 from ironflow.model import run as states
-from ironflow.model.run import RunRow
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import RunFilter
 
 RunsArgument = Annotated[
     list[str],
     typer.Argument(metavar="RUN...", help="Ids of runs, or unambiguous parts of them.", show_default=False),
 ]
-Steer = Callable[[Store, str], Awaitable[bool]]
 
-#: Runs that a bulk command reads at once.
-_PAGE = 500
+#: More runs than there are: a bulk command means all of them.
+_ALL = 1_000_000_000
 
 
 def cancel(
     run: RunsArgument,
     force: Annotated[bool, typer.Option("--force", help="Skip the compensations.")] = False,
     db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
     """End runs. What they registered to undo is undone first, unless --force."""
 
-    async def steer(store: Store, run_id: str) -> bool:
-        from ironflow.engine import commands
-
-        return await commands.cancel(store, run_id, actor(), force=force)
-
-    _on_each(db, run, steer, "already cancelled", as_json=json)
+    _on_each(Where(db, server, key_file), run, "cancel", "already cancelled", as_json=json, force=force)
 
 
-def pause(run: RunsArgument, db: DbOption = None, json: JsonOption = False) -> None:
+def pause(
+    run: RunsArgument,
+    db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
+    json: JsonOption = False,
+) -> None:
     """Hold runs where they are; a step that executes is interrupted."""
 
-    async def steer(store: Store, run_id: str) -> bool:
-        from ironflow.engine import commands
-
-        return await commands.pause(store, run_id, actor())
-
-    _on_each(db, run, steer, "already paused", as_json=json)
+    _on_each(Where(db, server, key_file), run, "pause", "already paused", as_json=json)
 
 
 def resume(
@@ -65,11 +62,14 @@ def resume(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --divergence: do it.")] = False,
     db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Let paused runs go on. With --divergence, shows which runs first and resumes them with --yes."""
+    where = Where(db, server, key_file)
     if divergence and not run:
-        _all_diverged(db, yes=yes, as_json=json)
+        _all_diverged(where, yes=yes, as_json=json)
         return
 
     def check() -> list[str]:
@@ -79,13 +79,15 @@ def resume(
             raise InvalidInput("no run was named", hint="Give the ids of runs, or --divergence.")
         return run
 
-    _on_each(db, check, _resume, "not paused", as_json=json)
+    _on_each(where, check, "resume", "not paused", as_json=json)
 
 
 def retry(
     run: RunsArgument,
     restart: Annotated[bool, typer.Option("--restart", help="Execute every step again.")] = False,
     db: DbOption = None,
+    server: ServerOption = None,
+    key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Reopen failed or cancelled runs: finished steps keep their results, failed ones execute again.
@@ -93,37 +95,28 @@ def retry(
     A run whose compensations have run needs --restart: what its finished steps did is undone.
     """
 
-    async def steer(store: Store, run_id: str) -> bool:
-        from ironflow.engine import commands
-
-        return await commands.retry(store, run_id, actor(), restart=restart)
-
-    _on_each(db, run, steer, "not ended", as_json=json)
-
-
-async def _resume(store: Store, run_id: str) -> bool:
-    from ironflow.engine import commands
-
-    return await commands.resume(store, run_id, actor())
+    _on_each(Where(db, server, key_file), run, "retry", "not ended", as_json=json, restart=restart)
 
 
 def _on_each(
-    db: str | None, run: list[str] | Callable[[], list[str]], steer: Steer, same: str, *, as_json: bool
+    where: Where, run: list[str] | Callable[[], list[str]], verb: str, same: str, *, as_json: bool, **options: bool
 ) -> None:
-    async def command(store: Store) -> int:
+    async def command(backend: Backend) -> int:
         texts = run() if callable(run) else run
-        rows = {row.run_id: row for row in [await find_run(store, text) for text in texts]}
-        return await _carry_out(store, list(rows), steer, same, as_json=as_json)
+        rows = {row.run_id: row for row in [await find_run(backend, text) for text in texts]}
+        return await _carry_out(backend, list(rows), verb, same, as_json=as_json, **options)
 
-    on_store(db, command, as_json=as_json, write=True)
+    on_backend(where, command, as_json=as_json, write=True)
 
 
-async def _carry_out(store: Store, run_ids: list[str], steer: Steer, same: str, *, as_json: bool) -> int:
-    done: list[dict[str, object]] = []
+async def _carry_out(
+    backend: Backend, run_ids: list[str], verb: str, same: str, *, as_json: bool, **options: bool
+) -> int:
+    done: list[dict[str, Any]] = []
     code = exits.OK
     for run_id in run_ids:
         try:
-            changed = await steer(store, run_id)
+            became = await backend.steer(run_id, verb, **options)
         except IronflowError as error:
             if len(run_ids) == 1:
                 raise
@@ -133,22 +126,21 @@ async def _carry_out(store: Store, run_ids: list[str], steer: Steer, same: str, 
             if not as_json:
                 exits.say(error, as_json=False)
             continue
-        row = await store.run(run_id)
-        state = row.state if row is not None else None
-        done.append({"run_id": run_id, "changed": changed, "state": state})
+        done.append(became)
         if not as_json:
-            note = "" if changed else f"(nothing changed: {same})"
-            output.screen().print(run_id, output.state_text(state or "gone", note))
+            note = "" if became["changed"] else f"(nothing changed: {same})"
+            output.screen().print(run_id, output.state_text(became["state"] or "gone", note))
     if as_json:
         output.emit(done)
     return code
 
 
-def _all_diverged(db: str | None, *, yes: bool, as_json: bool) -> None:
-    async def command(store: Store) -> int | None:
-        rows = await _diverged(store)
+def _all_diverged(where: Where, *, yes: bool, as_json: bool) -> None:
+    async def command(backend: Backend) -> int | None:
+        diverged = RunFilter(states=[states.PAUSED], reason=ReplayDivergence.code, limit=_ALL)
+        rows = await backend.runs(diverged)
         if yes:
-            return await _carry_out(store, [row.run_id for row in rows], _resume, "", as_json=as_json)
+            return await _carry_out(backend, [row.run_id for row in rows], "resume", "", as_json=as_json)
         if as_json:
             output.emit({"count": len(rows), "applied": False, "run_ids": [row.run_id for row in rows]})
             return None
@@ -160,16 +152,4 @@ def _all_diverged(db: str | None, *, yes: bool, as_json: bool) -> None:
         screen.print(f"{what} paused by a replay divergence{tail}", style="bold")
         return None
 
-    on_store(db, command, as_json=as_json, write=yes)
-
-
-async def _diverged(store: Store) -> list[RunRow]:
-    found: list[RunRow] = []
-    before: tuple[int, str] | None = None
-    while True:
-        chosen = RunFilter(states=[states.PAUSED], reason=ReplayDivergence.code, before=before, limit=_PAGE)
-        page = await store.runs(chosen)
-        found += page
-        if len(page) < _PAGE:
-            return found
-        before = (page[-1].created_at, page[-1].run_id)
+    on_backend(where, command, as_json=as_json, write=yes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ironflow.cli.exits import INTERRUPTED
 
 if TYPE_CHECKING:
-    from ironflow.worker.embedded import Worker
+    from ironflow.worker.worker import Worker
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: How long a loop may take to hear of a signal, seconds.

@@ -1,17 +1,10 @@
-"""Times as people and programs read them: "12s ago" on a screen, milliseconds and ISO 8601 in JSON."""
+"""Times as people read them: "12s ago", "4m 10s", the local time of day."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
-
-
-def iso(ms: int | None) -> str | None:
-    """A time as ISO 8601 in UTC, to the millisecond."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock(ms: int) -> str:
@@ -35,16 +28,27 @@ def span(ms: int) -> str:
 
 
 def ago(ms: int | None, now: int) -> str:
-    """A time as seen from now: "12s ago", "in 5m"; "" where there is none."""
+    """A time as seen from now: "12s ago", "just now", "in 5m"; "" where there is none.
+
+    What lies behind is told in whole units that have passed; what lies ahead in the nearest number of them, so that
+    `--at +10m` reads "in 10m" a moment later, too.
+    """
     if ms is None:
         return ""
-    if abs(now - ms) < 500:
-        return "now"
-    return f"in {_coarse(ms - now)}" if ms > now else f"{_coarse(now - ms)} ago"
+    if ms > now:
+        return f"in {_nearest(ms - now)}"
+    return f"{_passed(now - ms)} ago" if now - ms >= 1_000 else "just now"
 
 
-def _coarse(ms: int) -> str:
-    for size, unit in _STEPS:
-        if ms >= size:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"
+def _passed(ms: int) -> str:
+    size, unit = next((size, unit) for size, unit in _STEPS if ms >= size)
+    return f"{ms // size}{unit}"
+
+
+def _nearest(ms: int) -> str:
+    for (size, unit), (above, _) in zip(reversed(_STEPS), reversed(_STEPS[:-1]), strict=False):
+        count = max((ms + size // 2) // size, 1)
+        if count * size < above:
+            return f"{count}{unit}"
+    size, unit = _STEPS[0]
+    return f"{(ms + size // 2) // size}{unit}"

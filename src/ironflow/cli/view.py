@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ironflow.cli import times
 from ironflow.cli.follow import Progress
-from ironflow.cli.lines import show
+from ironflow.cli.lines import remark, show
 from ironflow.cli.output import screen, state_text
 from ironflow.model import journal as j
 from ironflow.model import run as runs
@@ -103,6 +103,9 @@ class Live:
 
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         self.progress = progress
+        for event in page:
+            if event.kind == j.WARNING:  # it outlives the view: the state says only that there was one
+                self.say(f"warning: {remark(event)}", "yellow")
 
     def render(self) -> RenderableType:
         """The view as it is now."""
@@ -137,7 +140,8 @@ class Live:
         parts += [f"{failed} failed"] if failed else []
         parts += [f"{retries} retried"] if retries else []
         parts += [f"{view.lease_recoveries} recovered"] if view.lease_recoveries else []
-        parts += [times.ago(view.due_at, now)] if view.due_at and view.state != runs.PAUSED else []
+        if view.due_at and view.state != runs.PAUSED:
+            parts.append(f"{'again' if view.state == runs.RETRYING else 'wakes'} {times.ago(view.due_at, now)}")
         parts += [times.span(now - view.created_at)] if view.created_at else []
         return " · ".join(parts)
 

@@ -1,51 +1,83 @@
-"""`ironflow worker`: execute the runs of some workflows until told to leave."""
+"""`ironflow worker`: execute the runs of some workflows until told to leave, on a database or for a server."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ironflow.cli import exits, output, times
+from ironflow.cli.backend import KeyFileOption
 from ironflow.cli.database import DbOption, answer, settings_for
 from ironflow.cli.run import ConcurrencyOption
+from ironflow.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from ironflow.cli.stopping import Signals
     from ironflow.config import Settings
-    from ironflow.runtime import Engine
+    from ironflow.context.workflows import Workflow
+    from ironflow.observe.observation import Observation
+    from ironflow.worker.worker import Worker
 
 TargetsArgument = Annotated[
     list[str],
     typer.Argument(metavar="TARGET...", help="path/file.py[:name] or pkg.mod[:name].", show_default=False),
+]
+ServersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="A server instead of a database: http://HOST:9123; repeatable for the nodes of one cluster. The key is in "
+        "IRONFLOW_API_KEY or --key-file. Without it IRONFLOW_SERVER, where no --db is given.",
+        show_default=False,
+    ),
+]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Start so many processes under a supervisor that replaces dead ones.",
+        show_default=False,
+    ),
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Show metrics for Prometheus there, without a key; with --processes each takes the next port.",
+        show_default=False,
+    ),
 ]
 
 
 def worker(
     target: TargetsArgument,
     db: DbOption = None,
+    server: ServersOption = None,
+    key_file: KeyFileOption = None,
     worker_id: Annotated[
-        str | None, typer.Option(help="A stable name [default: host-pid].", show_default=False)
+        str | None, typer.Option(help="A stable name; without it host-pid.", show_default=False)
     ] = None,
     concurrency: ConcurrencyOption = None,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Plain `def` steps that execute here at once.", show_default=False),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Start so many processes under a supervisor that replaces dead ones.",
-            show_default=False,
-        ),
-    ] = None,
+    processes: ProcessesOption = None,
     tag: Annotated[
         list[str] | None, typer.Option(help="What this worker offers; repeatable.", show_default=False)
     ] = None,
+    metrics_address: MetricsOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.", show_default=False)] = False,
 ) -> None:
-    """Work on a database: take queued runs of these workflows and execute them, until SIGTERM or Ctrl-C.
+    """Take queued runs of these workflows and execute them, until SIGTERM or Ctrl-C.
+
+    Works on a database, or with --server for a server, which needs no more than its address and a worker key.
 
     The first signal drains: nothing new is taken, what executes may finish, the rest is given back. The
     second stops now. Nothing is lost either way.
@@ -54,19 +86,49 @@ def worker(
     async def command() -> int:
         from ironflow.loading import load_all
 
-        settings = settings_for(db, concurrency=concurrency, threads=threads)
+        settings = settings_for(db, concurrency=concurrency, threads=threads, metrics_address=metrics_address)
+        servers = _servers(db, server, key_file)
         workflows = load_all(target)
         if processes is not None:
-            from ironflow.cli.supervisor import supervise
+            from ironflow.cli.supervisor import Reporting, supervise
 
-            options = _options(db, concurrency, threads, tag, json)
-            return await supervise([*target, *options], processes, worker_id, settings, as_json=json)
-        from ironflow.runtime import Engine
-
-        engine = Engine(settings=settings, workflows=workflows.values(), worker_id=worker_id, tags=tuple(tag or ()))
-        return await _work(engine, settings, as_json=json)
+            options = [*_options(db, concurrency, threads, tag, json), *_servers_options(servers, key_file)]
+            reporting = Reporting(servers, _key(key_file)) if servers else None
+            arguments = [*target, *options]
+            return await supervise(arguments, processes, worker_id, settings, as_json=json, reporting=reporting)
+        tags = tuple(tag or ())
+        if servers:
+            opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tags)
+        else:
+            opened = _on_database(settings, workflows, worker_id, tags)
+        return await _work(opened, settings, sorted(workflows), as_json=json)
 
     answer(command, as_json=json)
+
+
+# ---- where it works
+
+
+def _servers(db: str | None, named: list[str] | None, key_file: str | None) -> list[str]:
+    """The servers to work for; none where it works on a database."""
+    from ironflow.cli.backend import Where
+    from ironflow.client.address import server_url
+
+    if not Where(db, named[0] if named else None, key_file).on_server():
+        return []
+    return [server_url(text) for text in dict.fromkeys(named)] if named else [server_url()]
+
+
+def _key(key_file: str | None) -> str:
+    from ironflow.client.address import api_key
+
+    key = api_key(key_file)
+    if key is None:
+        raise InvalidInput(
+            "a worker of a server needs a key",
+            hint="Put a worker key into IRONFLOW_API_KEY or a --key-file; `ironflow apikey create --worker` makes one.",
+        )
+    return key
 
 
 def _options(
@@ -76,6 +138,7 @@ def _options(
     found = ["--json"] if json else []
     if db is not None:
         os.environ["IRONFLOW_DATABASE_URL"] = db
+        os.environ.pop("IRONFLOW_SERVER", None)
     for name, value in (("--concurrency", concurrency), ("--threads", threads)):
         if value is not None:
             found += [name, str(value)]
@@ -84,37 +147,132 @@ def _options(
     return found
 
 
-async def _work(engine: Engine, settings: Settings, *, as_json: bool) -> int:
+def _servers_options(servers: list[str], key_file: str | None) -> list[str]:
+    found = [word for server in servers for word in ("--server", server)]
+    return found + (["--key-file", key_file] if key_file is not None else [])
+
+
+@asynccontextmanager
+async def _on_database(
+    settings: Settings, workflows: dict[str, Workflow[Any, Any]], worker_id: str | None, tags: tuple[str, ...]
+) -> AsyncIterator[Worker]:
+    from ironflow.runtime import Engine
+
+    async with Engine(
+        settings=settings,
+        workflows=workflows.values(),
+        worker_id=worker_id,
+        tags=tags,
+        metrics_address=settings.metrics_address,
+    ) as engine:
+        assert engine.worker is not None
+        yield engine.worker
+        engine.worker = None  # stopped by now; after an error the engine does it
+
+
+@asynccontextmanager
+async def _over_http(
+    servers: list[str],
+    key: str,
+    settings: Settings,
+    workflows: dict[str, Workflow[Any, Any]],
+    worker_id: str | None,
+    tags: tuple[str, ...],
+) -> AsyncIterator[Worker]:
+    from ironflow.cli.supervisor import supervised
+    from ironflow.engine import guard
+    from ironflow.engine.registry import Registry
+    from ironflow.remote.worker import remote_worker
+
+    guard.install()
+    registry = Registry(wf.spec for wf in workflows.values())
+    worker = await remote_worker(
+        servers, key, registry, settings, worker_id=worker_id, tags=tags, supervised=supervised()
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(worker.port.close)
+        stack.push_async_callback(_observed(worker, settings).close)
+        try:
+            await worker.start()
+            yield worker
+        except BaseException:
+            await worker.stop(drain_ms=0)
+            raise
+
+
+def _observed(worker: Worker, settings: Settings) -> Observation:
+    """Watch a worker over HTTP; its queue is the server's, and is asked for."""
+    from ironflow.observe.observation import Observation
+    from ironflow.remote.port import HttpPort
+
+    address, port = settings.metrics_address, worker.port
+    observation = Observation(port.now, metrics=address is not None)
+    worker.observer = observation.observer
+    if isinstance(port, HttpPort):
+        observation.look_at_queue(port.backlog)
+    if address is not None:
+        observation.listen(address)
+    return observation
+
+
+# ---- at work
+
+
+async def _work(opened: Any, settings: Settings, names: list[str], *, as_json: bool) -> int:
     from ironflow.cli.logs import configure
     from ironflow.cli.stopping import Signals, drain, leave
-    from ironflow.cli.supervisor import watch_supervisor
+    from ironflow.cli.supervisor import LEFT_ON_REQUEST, watch_supervisor
 
     configure(settings)
     with Signals() as signals:
-        watch_supervisor(signals.add)
-        async with engine:
-            worker = engine.worker
-            assert worker is not None
-            _say_ready(engine, as_json=as_json)
-            await signals.wait(1)
+        has_supervisor = watch_supervisor(signals.add)
+        async with AsyncExitStack() as stack:
+            worker = await _begun(stack.enter_async_context(opened), signals)
+            if worker is None:
+                _say({"event": "stopped", "orderly": True}, "stopped before it began", as_json=as_json)
+                return exits.OK
+            _say_ready(worker, names, as_json=as_json)
+            await _until_told(worker, signals)
             name, held = worker.session.worker_id, len(worker.segments)
             facts = {"event": "draining", "worker_id": name, "held": held}
             _say(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
             orderly = await drain(worker, signals, now_at=2)
-            engine.worker = None
     stopped = "stopped" if orderly else "stopped now; what it held was given back"
     facts = {"event": "stopped", "worker_id": name, "orderly": orderly}
     _say(facts, f"worker {name} {stopped}", as_json=as_json)
     code = exits.OK if orderly else exits.INTERRUPTED
+    if orderly and has_supervisor and worker.dismissed.is_set():
+        code = LEFT_ON_REQUEST
     leave(code)
     return code
 
 
-def _say_ready(engine: Engine, *, as_json: bool) -> None:
-    worker = engine.worker
-    assert worker is not None
-    session = worker.session.row
-    names = sorted(engine.workflows)
+async def _begun(beginning: Coroutine[Any, Any, Worker], signals: Signals) -> Worker | None:
+    """The worker, once it has begun; None if a signal came first, for what it works on may be away for long."""
+    task, told = asyncio.ensure_future(beginning), asyncio.ensure_future(signals.wait(1))
+    await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+    return await task
+
+
+async def _until_told(worker: Worker, signals: Signals) -> None:
+    """Return at the first signal, or when somebody wishes that this worker leaves."""
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(signals.wait(1)),
+        asyncio.ensure_future(worker.dismissed.wait()),
+    ]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _say_ready(worker: Worker, names: list[str], *, as_json: bool) -> None:
+    session, place = worker.session.row, worker.port.name
     facts = {
         "event": "ready",
         "worker_id": session.worker_id,
@@ -122,9 +280,9 @@ def _say_ready(engine: Engine, *, as_json: bool) -> None:
         "pid": session.pid,
         "workflows": names,
         "slots": session.slots,
-        "database": engine.store.name,
+        "server" if session.kind == "http" else "database": place,
     }
-    text = f"worker {session.worker_id} (pid {session.pid}) serves {', '.join(names)} on {engine.store.name}"
+    text = f"worker {session.worker_id} (pid {session.pid}) serves {', '.join(names)} on {place}"
     _say(facts, text, as_json=as_json)
 
 

@@ -27,7 +27,7 @@ from ironflow.codec.plain import SCALARS, Check, exact_check, plain_check
 from ironflow.codec.tags import Marked, Packer, Refused, revive, segment
 from ironflow.errors import PayloadError, PayloadRejected, PayloadTooLarge
 
-__all__ = ["Codec", "codec_for", "encode_any", "parse"]
+__all__ = ["Codec", "StoredForm", "codec_for", "encode_any", "parse"]
 
 _TOO_LONG_INT: Final = re.compile(r"\d{4201}")
 #: What pydantic calls a field too many: of a dataclass; and of a model or a TypedDict as well.
@@ -252,6 +252,31 @@ class Codec:
             return PayloadRejected(path, f"expected {shown(expected)}, got {type(value).__name__}")
         where, reason = _first_error(error)
         return PayloadRejected(path + where, reason)
+
+
+class StoredForm:
+    """Takes the tree of a stored text, tags and all, where the annotation that it was encoded by is not known."""
+
+    __slots__ = ()
+
+    def encode(self, value: Any, *, path: str = "value", limit: int | None = None) -> str:
+        """Return the text of the tree.
+
+        Raises:
+            PayloadRejected: it holds what no value is stored as.
+            PayloadTooLarge: the text is over the limit.
+        """
+        try:
+            text = to_json(value).decode()
+            parse(text)
+        except (PydanticSerializationError, ValueError) as error:  # half a surrogate pair
+            raise PayloadRejected(path, f"it has no JSON form: {error}") from error
+        except PayloadRejected as error:
+            hint = "It is no value in the form in which Ironflow stores it."
+            raise PayloadRejected(path, error.reason, hint=hint) from error
+        if limit is not None:
+            _check_size(text, path, limit)
+        return text
 
 
 def _plain_text(value: Any) -> str | None:

@@ -189,8 +189,10 @@ class LazyMap(Iterator[Awaitable[T]]):
         return next(self._mapped)
 
 
-def check_limit(concurrency: int | None) -> int | None:
-    if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):
+def check_limit(concurrency: Any) -> int | None:
+    if concurrency is None:
+        return None
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise DefinitionError(f"concurrency must be a whole number from 1, or None for no limit, not {concurrency!r}")
     return concurrency
 

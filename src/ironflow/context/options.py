@@ -109,7 +109,8 @@ def optional_ms(duration: Duration | None, name: str) -> int | None:
 
 
 def as_lane(lane: Lane | int | None) -> Lane | None:
-    return Lane(lane) if isinstance(lane, int) else lane
+    given: Any = lane
+    return given if given is None or isinstance(given, Lane) else Lane(given)
 
 
 def checked_choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:

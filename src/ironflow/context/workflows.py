@@ -205,12 +205,24 @@ def _checked_options(options: WorkflowOptions) -> dict[str, Any]:
         "timeout_ms": optional_ms(options.get("timeout"), "timeout"),
         "max_recoveries": _checked_recoveries(options.get("max_recoveries")),
         "lane": as_lane(options.get("lane")),
-        "priority": options.get("priority", 0),
+        "priority": _checked_priority(options.get("priority", 0)),
         "worker_tags": checked_tags(options.get("worker_tags", ())),
     }
 
 
-def _checked_recoveries(value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or value < 0):
-        raise DefinitionError(f"max_recoveries must be a whole number from 0, not {value!r}")
+def _checked_priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DefinitionError(f"priority must be a whole number, not {value!r}")
+    return value
+
+
+#: Far more recoveries than any run has; what a database can hold.
+_MOST_RECOVERIES = 2**31 - 1
+
+
+def _checked_recoveries(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_RECOVERIES:
+        raise DefinitionError(f"max_recoveries must be a whole number from 0 to {_MOST_RECOVERIES:,}, not {value!r}")
     return value

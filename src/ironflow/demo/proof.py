@@ -121,10 +121,11 @@ def _often(views: Iterable[StepView], executed: Mapping[str, int]) -> str:
 
 
 def _reason(view: StepView, executed: int) -> str:
+    cut_off = _tries(view, steps.INTERRUPTED)
     if executed == 1:
-        return "once"
+        return "once, as the kill came before its body began" if cut_off else "once"
     often = "twice" if executed == 2 else f"{executed} times"
-    why = "cut off by the kill" if _tries(view, steps.INTERRUPTED) else "tried again after an error"
+    why = "cut off by the kill" if cut_off else "tried again after an error"
     return f"{often}, {why}"
 
 

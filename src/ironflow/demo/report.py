@@ -26,7 +26,7 @@ def timeline(evidence: Evidence) -> list[tuple[int, str]]:
     entries = [(event.at, text) for event in evidence.events if (text := _told(event))]
     done = sum(1 for event in evidence.events if event.kind == j.STEP_COMPLETED and event.at <= evidence.killed_at)
     cut = open_at_recovery(evidence.events)
-    where = f"in the middle of {len(cut)} bodies" if cut else "between two steps: no body was cut off"
+    where = f"in the middle of {len(cut)} others" if cut else "between two steps: none was cut off"
     entries.append((evidence.killed_at, f"kill -9 of {evidence.killed}, {done} steps finished, {where}"))
     took = evidence.recovery_ms
     if took is not None:
@@ -67,15 +67,27 @@ def show(console: Console, evidence: Evidence, checks: Sequence[Check], elapsed_
     console.print(Text("What happened", style="bold"))
     for at, text in timeline(evidence):
         style = "red" if text.startswith("kill") else ""
-        console.print(Text(f"  {at / 1000:7.3f} s  {text}", style=style), soft_wrap=True)
+        _say(console, Text(f"  {at / 1000:7.3f} s  ", style=style), Text(text, style=style))
     console.print()
     console.print(_table(count_steps(evidence.events, evidence.effects)))
     console.print()
     for check in checks:
         mark = Text("  ok    ", style="green") if check.holds else Text("  WRONG ", style="bold red")
-        console.print(mark + Text(check.claim) + Text(f" ({check.detail})", style="dim"), soft_wrap=True)
+        _say(console, mark, Text(check.claim) + Text(f" ({check.detail})", style="dim"))
     console.print()
-    console.print(_verdict(evidence, checks, elapsed_s), soft_wrap=True)
+    _say(console, Text(), _verdict(evidence, checks, elapsed_s))
+
+
+def _say(console: Console, mark: Text, text: Text) -> None:
+    """A line. On a terminal that is too narrow for it, it goes on under itself, and is cut between words."""
+    if not console.is_terminal:
+        console.print(mark + text, soft_wrap=True)
+        return
+    line = Table.grid()
+    line.add_column(no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(mark, text)
+    console.print(line)
 
 
 def _table(counts: Sequence[StepCount]) -> Table:

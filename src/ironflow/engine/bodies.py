@@ -16,13 +16,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ironflow.engine.definitions import TRANSACTION
+from ironflow.engine.outside import Outside
 from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
 from ironflow.errors import StepTimeout
 from ironflow.model.capacity import RunHead
 
 if TYPE_CHECKING:
-    from ironflow.store.base import OpenTransaction, Store
+    from ironflow.store.base import OpenTransaction
 
 #: A transactional step holds up every other writer of a SQLite file; it must be done by then, ms.
 TRANSACTION_MS = 250
@@ -91,13 +92,13 @@ class Bodies:
     """Starts bodies on the running loop and in one pool of threads.
 
     Args:
-        store: for transactional steps.
+        outside: the clock, and transactions for the steps that want one.
         threads: how many `def` bodies run at once.
         limit: the largest encoded result, bytes.
     """
 
-    def __init__(self, store: Store, threads: int, limit: int) -> None:
-        self.store = store
+    def __init__(self, outside: Outside, threads: int, limit: int) -> None:
+        self._outside = outside
         self.limit = limit
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ironflow-step")
         self._loop = asyncio.get_running_loop()
@@ -108,7 +109,9 @@ class Bodies:
         body = step.body = Body(owner, step, head)
         if earlier is not None and earlier.info is not None:
             body.told = earlier.info.latest if earlier.info.latest is not None else earlier.told
-        body.task = self._loop.create_task(self._run(body), context=context.copy())
+        # Not by the loop's create_task: with an eager task factory (Python 3.12) the body would run at once, and end
+        # before its segment has heard of it.
+        body.task = asyncio.Task(self._run(body), loop=self._loop, context=context.copy())
         return body
 
     def close(self) -> None:
@@ -140,19 +143,21 @@ class Bodies:
                 body.result, body.value = spec.result.snapshot(value, path=path, limit=self.limit)
         except BaseException as error:
             body.error = error
-        if body.transaction is not None and (body.error is not None or body.cancelled):
-            # Its completion will not be journaled: either its result cannot be, or nobody wants it any more.
-            transaction, body.transaction = body.transaction, None
-            await transaction.rollback()
-        owner = body.owner
-        if owner is not None:
-            owner.body_ended(body)
+        try:
+            if body.transaction is not None and (body.error is not None or body.cancelled):
+                # Its completion will not be journaled: either its result cannot be, or nobody wants it any more.
+                transaction, body.transaction = body.transaction, None
+                await transaction.rollback()
+        finally:  # a body that is cancelled just now has ended all the same, and its end is waited for
+            owner = body.owner
+            if owner is not None:
+                owner.body_ended(body)
 
     def _deadline(self, timeout_ms: int | None) -> datetime | None:
         return (
             None
             if timeout_ms is None
-            else datetime.fromtimestamp((self.store.now() + timeout_ms) / 1000, UTC)
+            else datetime.fromtimestamp((self._outside.now() + timeout_ms) / 1000, UTC)
         )
 
     async def _bounded(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,9 +186,9 @@ class Bodies:
 
     async def _transact(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = body.step.spec
-        if self.store.exclusive_transactions and body.owner is not None:
+        if self._outside.exclusive_transactions and body.owner is not None:
             await body.owner.enter(body)
-        value, body.transaction = await self.store.begin(
+        value, body.transaction = await self._outside.begin(
             _with_connection(spec.fn, args, kwargs), deadline_ms=spec.timeout_ms or TRANSACTION_MS
         )
         return value

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from ironflow.errors import DefinitionError, InvalidInput
-from ironflow.model.ids import check_text
+from ironflow.model.capacity import LARGEST_LIMIT
+from ironflow.model.ids import check_text, join_tags
 from ironflow.model.retry import RetryPolicy
+from ironflow.store.base import WorkflowSeen
 
 if TYPE_CHECKING:
     from ironflow.codec.arguments import Arguments
@@ -39,8 +42,8 @@ class Lane:
 
     def __init__(self, limit: int, key: Callable[[Any], str] | None = None) -> None:
         given: Any = limit
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise DefinitionError(f"a lane's limit must be a whole number from 1, not {given!r}")
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST_LIMIT:
+            raise DefinitionError(f"a lane's limit must be a whole number from 1 to {LARGEST_LIMIT:,}, not {given!r}")
         self.limit = limit
         self.key = key
 
@@ -116,10 +119,7 @@ class StepSpec:
     def plain(self) -> bool:
         """Whether the body is an `async def` without limits, which is simply awaited: the commonest kind."""
         return (
-            self.is_async
-            and self.timeout_ms is None
-            and self.heartbeat_timeout_ms is None
-            and self.kind != TRANSACTION
+            self.is_async and self.timeout_ms is None and self.heartbeat_timeout_ms is None and self.kind != TRANSACTION
         )
 
     def __repr__(self) -> str:
@@ -196,8 +196,49 @@ class WorkflowSpec:
 
         return result_codec(self.fn)
 
+    def lanes(self, value: Any) -> list[tuple[str, int]]:
+        """The lanes that a run with this input counts in by its workflow's own limit, each with the limit."""
+        if self.lane is None:
+            return []
+        key = self.lane_key(value)
+        return [(f"workflow:{self.name}" if key is None else f"workflow:{self.name}:{key}", self.lane.limit)]
+
+    def lane_key(self, value: Any) -> str | None:
+        """Which of the workflow's lanes an input belongs to; None where that does not depend on it."""
+        if self.lane is None or self.lane.key is None:
+            return None
+        key = str(self.lane.key(value))
+        check_text(key, "the lane's key", empty=True)
+        return key
+
+    def definition(self) -> dict[str, Any]:
+        """What a start needs to know where the code is not; `declared.Declared` reads it.
+
+        `lanes` is None where they depend on the input, and `keyed_limit` is then the limit of each of them;
+        `input_schema` is None where the annotation has no JSON schema.
+        """
+        from ironflow.codec.schema import schema_of
+
+        keyed = self.lane is not None and self.lane.key is not None
+        limits = None if keyed else self.lanes(None)
+        return {
+            "priority": self.priority,
+            "timeout_ms": self.timeout_ms,
+            "max_recoveries": self.max_recoveries,
+            "lanes": None if limits is None else [{"name": name, "limit": limit} for name, limit in limits],
+            "keyed_limit": self.lane.limit if keyed and self.lane is not None else None,
+            "input_schema": schema_of(self.input),
+            "doc": inspect.getdoc(self.fn),
+            "compatible": list(self.compatible),
+        }
+
     def __repr__(self) -> str:
         return f"WorkflowSpec({self.name!r}, version={self.version!r})"
+
+
+def seen(spec: WorkflowSpec) -> WorkflowSeen:
+    """What a worker that has this workflow leaves in the database of it."""
+    return WorkflowSeen(spec.name, spec.version, join_tags(spec.worker_tags), json.dumps(spec.definition()))
 
 
 _ONE_TRY = RetryPolicy()

@@ -123,7 +123,7 @@ def _order(finding: Finding) -> tuple[int, str, str]:
 async def _pages(store: Store) -> AsyncIterator[list[RunRow]]:
     before: tuple[int, str] | None = None
     while True:
-        page = await store.runs(RunFilter(before=before, limit=PAGE))
+        page = await store.runs(RunFilter(before=before, limit=PAGE, scope=None))
         if page:
             yield page
         if len(page) < PAGE:

@@ -34,6 +34,7 @@ from ironflow.model import run as runs
 from ironflow.model import wait as waits
 from ironflow.model.capacity import RunHead
 from ironflow.model.journal import Event
+from ironflow.model.retry import RetryAfterError
 from ironflow.model.wait import WaitRow
 
 if TYPE_CHECKING:
@@ -160,13 +161,21 @@ def _another_attempt(e: Execution, error: BaseException, now: int) -> Leave | No
         e.hold = {"reason": ATTEMPTS_EXHAUSTED, "error": json.loads(encode_error(error)), **failed}
         return pause(e, now)
     leave = Leave(RETRY, runs.RETRYING)
-    leave.due = now + policy.delay_ms(used, e.chance(), getattr(error, "after_ms", None))
+    leave.due = now + policy.delay_ms(used, e.chance(), asked_wait(error))
     leave.changes = {"attempt": e.head.attempt + 1, "retry_count": history.retries + 1}
     if e.spec.retry_mode == "restart":
         leave.changes |= {"warnings": 0, "compensations": 0}
     facts = {"t": max(now, e.now), "attempt": used, "of": policy.max_attempts, "due": leave.due, **failed}
     e.journal(j.RUN_RETRYING, None, f'{json.dumps(facts)[:-1]},"error":{encode_error(error)}}}')
     return leave
+
+
+def asked_wait(error: BaseException) -> int | None:
+    """How long the failing side asked to wait, ms. Asked of no other class: what its attribute of that name is, or does
+    when it is read, nobody has checked.
+    """
+    after = error.__dict__.get("after_ms") if isinstance(error, RetryAfterError) else None
+    return after if isinstance(after, int) else None
 
 
 def _over(e: Execution, outcome: Returned | Raised | None, now: int) -> Leave:
@@ -239,6 +248,21 @@ def refused(spec: WorkflowSpec | None, head: RunHead, last_seq: int, execution_s
     plan.leave.result = f'{{"error":{encode_error(error)}}}'
     plan.events = [Event(last_seq + 1, j.RUN_FAILED, None, plan.leave.result, execution_seq)]
     return plan
+
+
+def give_up(e: Execution, plan: Plan, error: IronflowError) -> None:
+    """Put the end of the run in place of a plan that can never be committed: too large for whoever would write it.
+
+    Raises:
+        IronflowError: the given one, where not even this end can be.
+    """
+    first = plan.events[0]
+    end = refused(e.spec, e.head, first.seq - 1, first.execution_seq, error)
+    assert end.leave is not None
+    if plan.leave is not None and plan.leave.result == end.leave.result:
+        raise error
+    plan.events, plan.leave, plan.changes, plan.state = end.events, end.leave, None, None
+    plan.start, plan.wake_at = [], None
 
 
 def check_version(spec: WorkflowSpec, head: RunHead) -> None:

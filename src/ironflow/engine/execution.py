@@ -156,7 +156,7 @@ class Execution(Ledger):
         final = step.tries >= policy.max_attempts or isinstance(error, PayloadError)
         if final or not policy.matches(error, step.spec.kind):
             return self.fail(step, error)
-        step.due = self.now + policy.delay_ms(step.tries, self.chance(), getattr(error, "after_ms", None))
+        step.due = self.now + policy.delay_ms(step.tries, self.chance(), ending.asked_wait(error))
         step.state = BACKOFF
         step.try_no += 1
         self.push(step.due, step.id)

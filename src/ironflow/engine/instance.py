@@ -9,10 +9,12 @@ one path.
 from __future__ import annotations
 
 import linecache
+import logging
 from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from ironflow.engine.loop_base import text_of
 from ironflow.engine.requests import Completed, Fact, Failed, Fired, Opened, Request, StartTimer
 from ironflow.engine.workflow_loop import WorkflowLoop
 from ironflow.engine.workflow_task import WorkflowTask, WorkflowTimer
@@ -176,11 +178,15 @@ class Instance:
 
     def release_log(self) -> None:
         """Emit the log records held so far. To be called after the commit that follows an activation: a line
-        about something that was then not committed would tell of an event that did not happen.
+        about something that was then not committed would tell of an event that did not happen. A handler that
+        raises is told of on stderr, as logging's own are: the code that logged the line is long past it.
         """
         held, self.held_log = self.held_log, []
         for logger, record in held:
-            logger.handle(record)
+            try:
+                logger.handle(record)
+            except Exception:
+                logging.Handler().handleError(record)
 
     # ---- inside
 
@@ -243,7 +249,7 @@ class Instance:
 def _fail(future: Any) -> Callable[[BaseException], None]:
     def act(error: BaseException) -> None:
         if isinstance(error, StopIteration):  # a future refuses it: it would end the coroutine, not raise in it
-            error, cause = RuntimeError(f"the step raised {error!r}"), error
+            error, cause = RuntimeError(f"the step raised {text_of(error, repr)}"), error
             error.__cause__ = cause
         future.set_exception(error)
         future._log_traceback = False  # whether anyone awaits it is the journal's concern, not the collector's
@@ -264,13 +270,13 @@ _CALLS = ("'JournaledStep'", "'DurableSleep'", "'GroupCall'", "type JournaledSte
 
 def _took_a_call_for_a_value(error: BaseException) -> bool:
     """Whether code failed because it computed with the call of a step instead of its result."""
-    return isinstance(error, TypeError | AttributeError) and any(name in str(error) for name in _CALLS)
+    return isinstance(error, TypeError | AttributeError) and any(name in text_of(error) for name in _CALLS)
 
 
 def _explain(error: BaseException) -> BaseException:
     """asyncio's own complaint about a primitive of another loop, said in terms of runs."""
-    if isinstance(error, RuntimeError) and "is bound to a different event loop" in str(error):
-        primitive = str(error).split(" is bound", 1)[0]
+    if isinstance(error, RuntimeError) and "is bound to a different event loop" in text_of(error):
+        primitive = text_of(error).split(" is bound", 1)[0]
         explained = ForbiddenInWorkflow(
             f"{primitive} was made outside this run's code and is shared with another run or loop",
             hint="Make it inside the workflow; to limit runs against each other, use a lane.",

@@ -83,6 +83,14 @@ def due_ms(when: float) -> int:
     return math.ceil(when * 1000 - _FLOAT_SLACK_MS)
 
 
+def text_of(error: object, how: Callable[[object], str] = str) -> str:
+    """What an author's error says, by `str` or `repr`. Never raises: what its class makes of them may."""
+    try:
+        return how(error)
+    except Exception as failure:
+        return f"<{type(error).__name__}, whose text could not be made: {type(failure).__name__}>"
+
+
 def describe(callback: Any) -> str:
     """A callback as its author knows it: the task it drives, or the function's name."""
     owner = getattr(callback, "__self__", None)

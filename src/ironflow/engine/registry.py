@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ironflow.engine.definitions import WorkflowSpec
 from ironflow.errors import WorkflowNameTaken, WorkflowUnknown
 from ironflow.model.ids import route_of, tags_of
+from ironflow.model.routing import Code
+from ironflow.model.scope import DEFAULT, Scope
 
 
 class Registry:
@@ -57,18 +59,14 @@ class Registry:
         return len(self._specs)
 
 
-def default_route(spec: WorkflowSpec, tags: Sequence[str] = ()) -> str:
+def default_route(spec: Code, tags: Sequence[str] = (), scope: Scope = DEFAULT) -> str:
     """The routing class of a run: the workflow with the tags its handler and its start require.
 
     Raises:
         InvalidInput: they are no tags, or too many together.
     """
-    return route_of(spec.name, spec.version, tags_of((*spec.worker_tags, *tags)) if tags else spec.worker_tags)
-
-
-def served_routes(spec: WorkflowSpec) -> list[str]:
-    """The routing classes this code serves by itself: its own version, and those it declares compatible."""
-    return [route_of(spec.name, version, spec.worker_tags) for version in (spec.version, *spec.compatible)]
+    every = tags_of((*spec.worker_tags, *tags)) if tags else spec.worker_tags
+    return route_of(spec.name, spec.version, every, scope)
 
 
 def _place(spec: WorkflowSpec) -> str:

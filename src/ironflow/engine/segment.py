@@ -36,12 +36,15 @@ from typing import Protocol
 
 from ironflow.engine.bodies import Bodies, Body
 from ironflow.engine.definitions import TRANSACTION
+from ironflow.engine.ending import give_up
 from ironflow.engine.execution import Execution
+from ironflow.engine.outside import Outside
 from ironflow.engine.plan import EXECUTING, Leave, Plan, StepRun, owner_transition
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES, PayloadTooLarge
 from ironflow.model.capacity import RunHead
 from ironflow.model.transition import APPLIED, NEWS
-from ironflow.store.base import OpenTransaction, Store
+from ironflow.observe.seam import Watch
+from ironflow.store.base import OpenTransaction
 
 log = logging.getLogger("ironflow.worker")
 
@@ -55,8 +58,12 @@ SLOW_ACTIVATION_S = 0.005
 class Host(Protocol):
     """The worker, as a segment sees it."""
 
-    store: Store
     bodies: Bodies
+
+    @property
+    def port(self) -> Outside:
+        """Where it commits."""
+        ...
 
     def left(self, segment: Segment, leave: Leave) -> None:
         """The segment committed its way out: the slot is free."""
@@ -74,11 +81,15 @@ class Host(Protocol):
 class Segment:
     """See the module's docstring."""
 
-    def __init__(self, host: Host, execution: Execution, head: RunHead, token_hash: str) -> None:
+    def __init__(
+        self, host: Host, execution: Execution, head: RunHead, token_hash: str, watch: Watch | None = None
+    ) -> None:
         self.host = host
         self.execution = execution
         self.head = head
         self.token_hash = token_hash
+        #: told of what is committed, where somebody watches
+        self.watch = watch
         self.task: asyncio.Task[None] | None = None
         self.bodies: set[Body] = set()
         self._mail: list[Body] = []
@@ -108,6 +119,11 @@ class Segment:
         """Whether a body or the workflow's own code runs right now: a death is charged to such runs. For any thread."""
         return bool(self.bodies) or self._writing or self._waiter is None
 
+    @property
+    def writing(self) -> bool:
+        """Whether a commit is under way: its answer will say whose the run is."""
+        return self._writing
+
     def unsettled(self) -> list[Body]:
         """Bodies whose end no journal has: they run, or they ended and the commit that was to say so was refused."""
         settled = self.bodies.union(self._mail, self._ended)
@@ -116,15 +132,19 @@ class Segment:
 
     def begin(self, plan: Plan) -> None:
         """Carry the committed first plan out and go on in a task."""
-        self.task = self._loop.create_task(self._run(plan.wake_at))
+        self.task = asyncio.Task(self._run(plan.wake_at), loop=self._loop)  # it waits its turn; see Bodies.start
         self._carry_out(plan)
 
     def body_ended(self, body: Body) -> None:
         """A body of this segment ended; called on the loop."""
         self.bodies.discard(body)
         self._mail.append(body)
+        if self.watch is not None:
+            self.watch.ended(body.step.id)
         if self._may_go_at_once(body):
-            self._go_at_once()
+            # As the segment, not as the body whose task this is: what a log line of the workflow, or whoever waits for
+            # its end, finds in context variables is not what one of its steps has put there.
+            self._context.copy().run(self._go_at_once)
         else:
             self._wake()
 
@@ -144,19 +164,27 @@ class Segment:
             self._feed(self._ended)
             plan = self._decide()
             answer = self._submit(plan)
+            if answer == APPLIED:
+                if self.watch is not None:
+                    self._tell(self.watch, plan)
+                self._settled()
+                self._carry_out(plan)
+                self._arm(plan.wake_at)
+                if plan.leave is not None:
+                    self.host.left(self, plan.leave)
+                    self._has_left = True
+                    self._wake()
+                return
         except Exception as error:
-            answer = error  # raised where the segment's errors are dealt with
-        if answer != APPLIED:
-            self._begun = plan, answer
-            self._wake()
-            return
-        self._ended, self._writing = [], False
-        self._carry_out(plan)
-        self._arm(plan.wake_at)
-        if plan.leave is not None:
-            self._has_left = True
-            self._wake()
-            self.host.left(self, plan.leave)
+            answer = error  # raised where the segment's errors are dealt with: in the body's task nobody would hear it
+        self._begun = plan, answer
+        self._wake()
+
+    def _settled(self) -> None:
+        """What the commit told of is in the journal: nobody waits for it any more."""
+        if self._inside in self._ended:
+            self._inside = None
+        self._ended, self._deciding, self._writing = [], None, False
 
     async def enter(self, body: Body) -> None:
         """Wait until this segment has no write under way and no other transaction; then it begins none before the end
@@ -185,14 +213,16 @@ class Segment:
         except asyncio.CancelledError:
             await self._undo_open()
             raise
-        except StoreUnreachable as error:
+        except OUTAGES as error:
             log.warning("run %s is left to its lease: %s", self.head.run_id, error.message)
         except Exception:
             # Ours to mend, but no reason to hold the run: its lease is no longer renewed, recovery takes it from
             # here, and its ceiling ends a run that fails this way every time.
             log.exception("the segment of run %s broke", self.head.run_id)
-        await self._undo_open()
-        self.host.lost(self)
+        try:
+            await self._undo_open()
+        finally:
+            self.host.lost(self)  # whatever happened: a segment that nobody drives must not keep its run
 
     async def _drive(self, wake_at: int | None) -> bool:
         """Commit after commit. Returns True when the segment left by one, False when it lost the run."""
@@ -200,14 +230,12 @@ class Segment:
             plan = await self._turn(wake_at)
             if plan is None:
                 return self._has_left
-            ended, self._ended, self._deciding, self._writing = self._ended, [], None, False
+            self._settled()
             self._carry_out(plan)
             wake_at = plan.wake_at
             if plan.leave is not None:
                 self.host.left(self, plan.leave)
                 return True
-            if self._inside in ended:
-                self._inside = None
             if self._entering and self._inside is None:
                 await self._let_in()
 
@@ -232,7 +260,8 @@ class Segment:
             facts = self.execution.facts()
             if not await self._committed(facts, self._submit(facts)):
                 return None
-            self._ended, self._deciding = [], None
+            self._settled()
+            self._writing = True
         plan = self._decide()
         return plan if await self._committed(plan, self._submit(plan)) else None
 
@@ -263,7 +292,7 @@ class Segment:
 
     def _feed(self, ended: list[Body]) -> None:
         """Journal what ended. The code is told at once, or, if it is known to be slow, by `_decide`."""
-        execution, now = self.execution, self.host.store.now()
+        execution, now = self.execution, self.host.port.now()
         defer, self._longest = execution.slow, 0.0
         for body in ended:
             begun = perf_counter()
@@ -278,7 +307,7 @@ class Segment:
         execution = self.execution
         told = len(execution.untold) or 1
         begun = perf_counter()
-        plan = execution.settle(self.host.store.now())
+        plan = execution.settle(self.host.port.now())
         self._longest = max(self._longest, (perf_counter() - begun) / told)
         execution.slow = self._longest > SLOW_ACTIVATION_S
         return plan
@@ -299,30 +328,45 @@ class Segment:
         change = owner_transition(plan, self.head, self.token_hash)
         if self._deciding is not None:
             return self._deciding.commit(change)
-        return self.host.store.submit(change)
+        return self.host.port.submit(change)
 
     async def _committed(self, plan: Plan, answer: Answer) -> bool:
         while True:
-            if isinstance(answer, Exception):
-                raise answer
-            if not isinstance(answer, str):
-                answer = await answer
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                if not isinstance(answer, str):
+                    answer = await answer
+            except PayloadTooLarge as error:
+                give_up(self.execution, plan, error)  # it would be as large every time
+                for body in self.bodies:
+                    body.cancel()
+                answer = self._submit(plan)
+                continue
             if answer == NEWS:
                 # Something arrived from outside since this segment looked, and it must not be slept over: the run goes
                 # back into the queue instead, with everything that has ended, and its next segment reads the news.
                 plan.give_back()
                 answer = self._submit(plan)
                 continue
+            if answer == APPLIED and self.watch is not None:
+                self._tell(self.watch, plan)
             return answer == APPLIED and not self._abandoned
+
+    def _tell(self, watch: Watch, plan: Plan) -> None:
+        watch.committed(plan.events, None if plan.leave is None else plan.leave.state)
 
     def _carry_out(self, plan: Plan) -> None:
         """After the commit: what was planned may now leave the instance."""
         if self.execution.instance.held_log:
             self.execution.instance.release_log()
         for step in plan.start:
+            context = self._context
+            if self.watch is not None:
+                context = self.watch.starting(step.id, step.spec.name, step.try_no, context)
             body = self.host.adopt(self.head.run_id, step)
             if body is None:
-                body = self.host.bodies.start(self, step, self.head, self._context)
+                body = self.host.bodies.start(self, step, self.head, context)
             if body.owner is not self:
                 body.owner, body.step, step.body = self, step, body
                 if body.task is not None and body.task.done():
@@ -347,7 +391,7 @@ class Segment:
             self._timer.cancel()
             self._timer = None
         if wake_at is not None:
-            delay = max(0, wake_at - self.host.store.now()) / 1000
+            delay = max(0, wake_at - self.host.port.now()) / 1000
             self._timer = self._loop.call_later(delay, self._wake)
 
     def _wake(self) -> None:

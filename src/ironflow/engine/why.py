@@ -20,6 +20,7 @@ from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, Se
 from ironflow.model.fold import StepView, fold
 from ironflow.model.ids import split_route
 from ironflow.model.journal import name_of
+from ironflow.model.routing import Serves
 from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import Store
@@ -73,9 +74,14 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
     if found.row.ended:
         return [Hold("ENDED", _ended(found.row))]
     now = store.now()
-    sessions = [session for session in await store.sessions() if session.expires_at > now and not session.draining]
+    scope = found.row.scope
+    sessions = [
+        session
+        for session in await store.sessions()
+        if session.expires_at > now and not session.draining and session.scope == scope
+    ]
     hold = fold(await store.journal(run_id)).hold if found.row.state == runs.PAUSED else None
-    told = list(_run(found, hold, await store.paused_workflows()))
+    told = list(_run(found, hold, await store.paused_workflows(scope)))
     if found.lease is not None and found.lease.expires_at > now:
         told += _executing(found.lease, sessions, await _open_steps(store, run_id))
     elif found.lease is not None:
@@ -100,7 +106,8 @@ async def _open_steps(store: Store, run_id: str) -> list[StepView]:
 
 def _ended(row: RunRow) -> str:
     if row.state in (runs.FAILED, runs.CANCELLED):
-        return f"the run has ended as {row.state}; `ironflow runs retry {row.run_id}` opens it again"
+        restart = " --restart" if row.compensating_for is not None else ""  # what it did is undone
+        return f"the run has ended as {row.state}; `ironflow runs retry {row.run_id}{restart}` opens it again"
     return f"the run has ended as {row.state}"
 
 
@@ -224,7 +231,7 @@ def _unserved(route: str, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
     if not sessions:
         yield Hold("NO_WORKER", "no worker is connected")
         return
-    able = [session for session in sessions if route in session.routes.split("\n")]
+    able = [session for session in sessions if _serves(session, route)]
     if not able:
         yield Hold("NO_ELIGIBLE_WORKER", _missing(route, sessions))
     elif all(session.credits <= 0 for session in able):
@@ -232,9 +239,15 @@ def _unserved(route: str, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
         yield Hold("WORKERS_BUSY", f"all {slots} slots of {_count(len(able), 'worker')} that could take it are in use")
 
 
+def _serves(session: SessionRow, route: str) -> bool:
+    if session.serves is None:
+        return route in session.routes.split("\n")
+    return Serves.from_json(session.scope, session.serves).can_take(route)
+
+
 def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
     """What a connected worker would need, as far as can be told from what each of them says that it serves."""
-    workflow, version, tags = split_route(route)
+    workflow, version, tags, _ = split_route(route)
     served = [[split_route(one) for one in session.routes.split("\n")] for session in sessions]
     having = [[one for one in own if one.workflow == workflow] for own in served]
     having = [own for own in having if own]

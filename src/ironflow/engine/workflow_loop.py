@@ -24,7 +24,7 @@ from threading import get_ident
 from typing import Any, NoReturn, cast
 
 from ironflow.engine.closing import WorkflowClosed, close_generator, close_task
-from ironflow.engine.loop_base import LoopBase, Ready, describe, due_ms
+from ironflow.engine.loop_base import LoopBase, Ready, describe, due_ms, text_of
 from ironflow.engine.requests import CancelStep, CancelTimer, Opened, Request, StartTimer, StepCall
 from ironflow.engine.task_origin import TaskOrigins
 from ironflow.engine.workflow_task import RequestFuture, Scope, WorkflowFuture, WorkflowTask, WorkflowTimer
@@ -167,7 +167,7 @@ class WorkflowLoop(LoopBase):
         message = str(context.get("message", "unhandled error"))
         error = context.get("exception")
         if "never retrieved" in message:  # from a finaliser, at the collector's whim: worth telling, not failing
-            self.unreported.append(f"{message}: {error!r}")
+            self.unreported.append(f"{message}: {text_of(error, repr)}")
             return
         if isinstance(error, BaseException):
             error.add_note(
@@ -287,7 +287,8 @@ class WorkflowLoop(LoopBase):
                 pending.append(task)
             elif getattr(task, "_log_traceback", False):
                 error = task.exception()  # which counts as looking, so asyncio will not complain a second time
-                self.unreported.append(f"task {task.get_name()} failed and was never awaited: {error!r}")
+                told = text_of(error, repr)
+                self.unreported.append(f"task {task.get_name()} failed and was never awaited: {told}")
         self.tasks = pending
 
     def current_scope(self) -> Scope:

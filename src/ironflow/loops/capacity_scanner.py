@@ -1,8 +1,8 @@
 """The capacity scanner: reclaims what a dead party stopped renewing.
 
-It sees expired reservations, dead sessions, expired leases, runs that claim to be owned or queued and are not, and
-deadlines that passed while nobody executed the run. It never executes: it frees slots and puts runs back into the queue
-under a raised `execution_seq`.
+It sees sessions that were cut off and did not come back, expired reservations, dead sessions, expired leases, runs that
+claim to be owned or queued and are not, and deadlines that passed while nobody executed the run. It never executes: it
+frees slots and puts runs back into the queue under a raised `execution_seq`.
 
 A scanner that slept (its host was suspended, or its clock jumped) sees every clock as expired although the others only
 waited for the same database. It grants them one renewal before it acts on clocks again. Proof needs no such patience:
@@ -53,7 +53,7 @@ class CapacityScanner:
     async def run_once(self) -> Report:
         """One bounded pass over everything the scanner reclaims."""
         report = Report()
-        for reclaim in (self._reservations, self._sessions, self.leases, self._unowned):
+        for reclaim in (self._suspects, self._reservations, self._sessions, self.leases, self._unowned):
             if not self._may_trust_clocks():
                 break
             await reclaim(report)
@@ -79,23 +79,19 @@ class CapacityScanner:
         held = await self.store.close_session(session_id)
         report.add("sessions", 1)
 
-        def lease(locked: Locked) -> Transition | None:
-            return recovery.expired_lease(locked, policy, recovery.GONE, session_id)
-
         def opened(locked: Locked) -> Transition | None:
             return recovery.died_opening(locked, policy, session_id, opening[1] if opening else -1)
 
         def promised(locked: Locked) -> Transition | None:
             return recovery.expired_reservation(locked, session_id)
 
-        batch = self.settings.recovery_batch
-        for start in range(0, len(held), batch):
-            await self._recover(held[start : start + batch], lease, report)
+        await self._take(held, recovery.GONE, session_id, report)
         if opening is not None:
-            await self._recover([opening[0]], opened, report)
+            # Waited for: a sweep that frees its reservation this moment must not let the run get away uncharged.
+            await self._recover([opening[0]], opened, report, wait=True)
         if report.run_ids and recovered is not None:
             recovered()
-        freed = await self._decide(await self.store.expired_reservations(batch), promised)
+        freed = await self._decide(await self.store.expired_reservations(self.settings.recovery_batch), promised)
         report.add("reservations", len(freed))
         await self._tell(report)
         return report
@@ -111,8 +107,18 @@ class CapacityScanner:
         report.more = report.more or full
         await self._recover(expired, lambda locked: recovery.expired_lease(locked, policy), report)
 
-    async def _recover(self, run_ids: list[str], decide: Decide, report: Report) -> None:
-        for run_id, change in (await self._decide(run_ids, decide, report)).items():
+    async def _take(self, held: list[str], evidence: str, session_id: str, report: Report) -> None:
+        """Recover what a session held, now that it is gone."""
+        policy, batch = self.policy, self.settings.recovery_batch
+
+        def lease(locked: Locked) -> Transition | None:
+            return recovery.expired_lease(locked, policy, evidence, session_id)
+
+        for start in range(0, len(held), batch):
+            await self._recover(held[start : start + batch], lease, report)
+
+    async def _recover(self, run_ids: list[str], decide: Decide, report: Report, *, wait: bool = False) -> None:
+        for run_id, change in (await self._decide(run_ids, decide, report, wait=wait)).items():
             if change.new_execution_seq is None:
                 report.add("freed", 1)  # paused or ended by somebody: only the lease was left
                 continue
@@ -124,12 +130,16 @@ class CapacityScanner:
                 "run %s lost its owner (%s): %s, execution_seq %s", run_id, reason, outcome, change.new_execution_seq
             )
 
-    async def _decide(self, run_ids: list[str], decide: Decide, report: Report | None = None) -> dict[str, Transition]:
-        """What was applied. Runs that somebody else has locked are left to the next pass; errors are logged."""
+    async def _decide(
+        self, run_ids: list[str], decide: Decide, report: Report | None = None, *, wait: bool = False
+    ) -> dict[str, Transition]:
+        """What was applied. Runs that somebody else has locked are left to the next pass, or waited for; errors are
+        logged.
+        """
         if not run_ids:
             return {}
         applied: dict[str, Transition] = {}
-        for run_id, result in (await self.store.decide(run_ids, decide, skip_locked=True)).items():
+        for run_id, result in (await self.store.decide(run_ids, decide, skip_locked=not wait)).items():
             if isinstance(result, Transition):
                 applied[run_id] = result
             elif isinstance(result, Exception):
@@ -137,6 +147,26 @@ class CapacityScanner:
                 if report is not None:
                     report.add("errors", 1)
         return applied
+
+    async def _suspects(self, report: Report) -> None:
+        """Whose connection broke, and who did not come back in time. Sooner than its clocks would tell."""
+        if self.settings.suspect_after_ms is None:
+            return
+        until = self.store.now() - self.settings.suspect_after_ms
+        for session in await self.store.suspects(until, self.settings.recovery_batch):
+            if not self._may_trust_clocks():
+                return
+            held = await self.store.expire_session(session.session_id, until)
+            if held is None:
+                continue  # its heartbeat came first
+            report.add("suspects", 1)
+            log.warning(
+                "session %s of worker %s was cut off and did not come back; runs it held: %d",
+                session.session_id,
+                session.worker_id,
+                len(held),
+            )
+            await self._take(held, recovery.SUSPICION, session.session_id, report)
 
     async def _reservations(self, report: Report) -> None:
         run_ids = await self.store.expired_reservations(self.settings.recovery_batch)
@@ -154,7 +184,7 @@ class CapacityScanner:
                 continue  # its heartbeat came first
             report.add("sessions", 1)
             log.warning(
-                "session %s of worker %s sent no heartbeat in time; it held %d runs",
+                "session %s of worker %s sent no heartbeat in time; runs it held: %d",
                 session.session_id,
                 session.worker_id,
                 len(held),

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES, IronflowError
 
 log = logging.getLogger("ironflow.loops")
+
+#: How long the pass under way of a loop that is stopped may take, seconds.
+LAST_PASS_S: Final = 0.3
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class Outage:
         self._what = what
         self.lasts = False
 
-    def met(self, error: StoreUnreachable) -> None:
+    def met(self, error: IronflowError) -> None:
         """It was away."""
         if not self.lasts:
             self.lasts = True
@@ -76,10 +79,12 @@ class Driver:
         self.counts: dict[str, int] = {}
         self._outage = Outage(log, f"a pass of {loop.name}")
         self._kick = asyncio.Event()
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin driving, in a task of the running loop."""
+        self._stopping = False
         self._task = asyncio.get_running_loop().create_task(self._drive(), name=f"ironflow-{self.loop.name}")
 
     def kick(self) -> None:
@@ -87,14 +92,24 @@ class Driver:
         self._kick.set()
 
     async def stop(self) -> None:
-        """End the loop; a pass under way is cancelled (its transaction commits or does not, either is sound)."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        """End the loop. A pass under way may end first, within `LAST_PASS_S`.
+
+        Cancelling it would be sound, but not kind: what a waker has claimed and not handed on yet would sleep until the
+        sweep of stale claims finds it.
+        """
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._stopping = True
+        self._kick.set()
+        try:
+            await asyncio.wait({task}, timeout=LAST_PASS_S)
+        finally:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     async def _drive(self) -> None:
-        while True:
+        while not self._stopping:
             self._kick.clear()
             more = False
             try:
@@ -103,13 +118,13 @@ class Driver:
                 for name, count in report.counts.items():
                     self.counts[name] = self.counts.get(name, 0) + count
                 self._outage.over()
-            except StoreUnreachable as error:
+            except OUTAGES as error:
                 self.failures += 1
                 self._outage.met(error)
             except Exception:
                 self.failures += 1
                 log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval)
-            if not more:
+            if not more and not self._stopping:
                 try:
                     await asyncio.wait_for(self._kick.wait(), self.interval)
                 except TimeoutError:

@@ -12,7 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ironflow.model.run import RunRow
+from ironflow.model.scope import Scope
 from ironflow.model.wait import WaitRow
+
+#: How many runs a lane may let in at once, at most: both databases hold this number, and no cluster executes more.
+LARGEST_LIMIT = 1_000_000
 
 READY = "ready"
 #: Not to be handed out before `eligible_at`.
@@ -21,6 +25,9 @@ DELAYED = "delayed"
 BLOCKED = "blocked"
 #: Promised to a session until `reserved_until`.
 RESERVED = "reserved"
+
+#: A worker on the database, and one that works through a node's HTTP interface.
+EMBEDDED, HTTP = "embedded", "http"
 
 
 @dataclass(slots=True)
@@ -74,7 +81,20 @@ class SessionRow:
     lock_inode: int | None = None
     wake_address: str | None = None
     suspect_since: int | None = None
+    #: set by others: it takes nothing new, finishes what it has, and leaves
     draining: int = 0
+    org: str = "default"
+    environment: str = "default"
+    kind: str = EMBEDDED
+    #: `routing.Serves` as JSON; None for a session that takes its runs by another way than by route
+    serves: str | None = None
+    #: the process that starts this one again when it dies, and may prove its death
+    supervisor: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """Whose runs it takes."""
+        return Scope(self.org, self.environment)
 
 
 @dataclass(slots=True)

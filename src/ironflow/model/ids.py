@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ironflow.errors import InvalidInput
+from ironflow.model.scope import DEFAULT, Scope
 
 #: Longest name of a workflow or step, run id, key, group or key of a label, in characters. PostgreSQL indexes no row of
 #: more than 2,704 bytes: three such names in UTF-8 fit into one, or two of them with a version and the tags of a route.
@@ -33,6 +34,8 @@ _FALLS_BACK_MS = 1_000
 
 _TAG = re.compile(r"[A-Za-z0-9_.:/=-]{1,64}", re.ASCII)
 _BETWEEN = "\x1f"
+#: Behind the organisation and the environment of a route that is not of the default scope.
+_SCOPED = "\x1e"
 #: Two spaces that people type and Python does not call printable: no-break and ideographic.
 _SPACES = {0x00A0: " ", 0x3000: " "}
 
@@ -160,24 +163,28 @@ def split_tags(text: str | None) -> tuple[str, ...]:
 
 
 class Route(NamedTuple):
-    """A routing class, taken apart: what a worker must have to take the runs of it."""
+    """A routing class, taken apart: what a worker must have to take the runs of it, and whose they are."""
 
     workflow: str
     version: str
     tags: frozenset[str]
+    scope: Scope = DEFAULT
 
 
-def route_of(workflow: str, version: str, tags: Iterable[str] = ()) -> str:
+def route_of(workflow: str, version: str, tags: Iterable[str] = (), scope: Scope = DEFAULT) -> str:
     """The routing class of a run: its workflow, the version that created it, and the tags it requires.
 
     Workers claim per class they can serve. The version is part of it so that, while a new one is rolled out, each run
-    goes to a worker whose code continues it, and waits where there is none.
+    goes to a worker whose code continues it, and waits where there is none. So is the scope, unless it is the default
+    one: whoever asks by route is never given a run of another organisation.
     """
     parts = (workflow, version, join_tags(tags)) if tags else (workflow, version)
-    return _BETWEEN.join(parts)
+    route = _BETWEEN.join(parts)
+    return route if scope == DEFAULT else _SCOPED.join((*scope, route))
 
 
 def split_route(route: str) -> Route:
     """The parts of a routing class."""
-    workflow, *rest = route.split(_BETWEEN)
-    return Route(workflow, rest[0] if rest else "", frozenset(rest[1:]))
+    *scope, rest = route.split(_SCOPED)
+    workflow, *parts = rest.split(_BETWEEN)
+    return Route(workflow, parts[0] if parts else "", frozenset(parts[1:]), Scope(*scope) if scope else DEFAULT)

@@ -23,7 +23,7 @@ def _taken(locked: Locked, action: str, actor: str, **fields: object) -> Transit
     transition.new_execution_seq = row.execution_seq + 1
     transition.release = locked.lease is not None
     transition.dequeue = locked.queue is not None
-    transition.audit = [Audit(action, actor, row.run_id, fields)]
+    transition.audit = [Audit.of(row, action, actor, fields)]
     return transition
 
 
@@ -76,9 +76,7 @@ def pause(locked: Locked, actor: str) -> Transition | None:
     resume_state = runs.PENDING if row.state == runs.RUNNING else row.state
     transition.state = runs.PAUSED
     transition.changes = {"resume_state": resume_state, "reason": "PAUSED_BY_OPERATOR"}
-    transition.events = [
-        Event(0, j.RUN_PAUSED, None, json.dumps({"reason": "PAUSED_BY_OPERATOR", "by": actor}))
-    ]
+    transition.events = [Event(0, j.RUN_PAUSED, None, json.dumps({"reason": "PAUSED_BY_OPERATOR", "by": actor}))]
     return transition
 
 
@@ -101,7 +99,7 @@ def resume(locked: Locked, actor: str) -> Transition:
     transition.state = target
     transition.changes = {"resume_state": None, "reason": None}
     transition.events = [Event(0, j.RUN_UNPAUSED, None, json.dumps({"by": actor, "state": target}))]
-    transition.audit = [Audit("run.resume", actor, row.run_id, {"state": target})]
+    transition.audit = [Audit.of(row, "run.resume", actor, {"state": target})]
     if target in runs.QUEUED:
         transition.enqueue = QueueRow(
             row.run_id,
@@ -151,9 +149,7 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool
     else:
         payload["failed_steps"] = failed_steps
     transition.events = [Event(0, j.RUN_REOPENED, None, json.dumps(payload))]
-    transition.enqueue = QueueRow(
-        row.run_id, row.route, row.priority, locked.now, locked.now, row.execution_seq + 1
-    )
+    transition.enqueue = QueueRow(row.run_id, row.route, row.priority, locked.now, locked.now, row.execution_seq + 1)
     return transition
 
 

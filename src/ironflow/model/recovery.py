@@ -22,9 +22,11 @@ LEASE_LOST = "WORKER_LEASE_EXPIRED"
 TIMED_OUT = "RUN_TIMEOUT"
 
 # ---- evidence: why an owner counts as lost. It is journaled, because what may still happen outside depends on it:
-# after a proven death nothing of the interrupted step is under way any more; after an expired lease it may be.
+# after a proven death nothing of the interrupted step is under way any more; after an expired lease, or where a worker
+# was cut off and did not come back, it may be.
 GONE = "the process is gone"
 EXPIRED = "lease expired"
+SUSPICION = "cut off for too long"
 GONE_OPENING = "the process died while it opened the run"
 
 #: Two charged losses in a row make a run a suspect: it is dispatched alone, to a process of its own.
@@ -118,8 +120,8 @@ def requeue(
     transition.events = [Event(0, j.RUN_RECOVERED, None, json.dumps(payload))]
     expired = {"execution_seq": row.execution_seq, "session": session, "reason": reason}
     transition.audit = [
-        Audit("capacity.lease.expired", "scanner", row.run_id, expired),
-        Audit("capacity.segment.recovered", "scanner", row.run_id, {"execution_seq": row.execution_seq + 1}),
+        Audit.of(row, "capacity.lease.expired", "scanner", expired),
+        Audit.of(row, "capacity.segment.recovered", "scanner", {"execution_seq": row.execution_seq + 1}),
     ]
     failure = _exhausted(row, consecutive, total, policy)
     if failure is not None:
@@ -199,7 +201,7 @@ def unowned(locked: Locked, policy: RecoveryPolicy, older_than: int) -> Transiti
     transition = requeue(locked, policy, charged=False, reason="neither lease nor queue row")
     transition.audit = [
         *transition.audit,
-        Audit("invariant.unowned_run", "scanner", row.run_id, {"state": row.state}),
+        Audit.of(row, "invariant.unowned_run", "scanner", {"state": row.state}),
     ]
     return transition
 
@@ -226,5 +228,5 @@ def overdue(locked: Locked, older_than: int) -> Transition | None:
     transition.new_execution_seq = row.execution_seq + 1
     transition.dequeue = locked.queue is not None
     transition.clear_waits = True
-    transition.audit = [Audit("run.deadline", "scanner", row.run_id, {"state": row.state})]
+    transition.audit = [Audit.of(row, "run.deadline", "scanner", {"state": row.state})]
     return _fail(transition, {"code": TIMED_OUT, "message": f"run {row.run_id} did not end within its time"})

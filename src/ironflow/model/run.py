@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ironflow.errors import InvalidTransition
+from ironflow.model.scope import Scope
 
 PENDING = "pending"
 RUNNING = "running"
@@ -53,9 +54,7 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     SLEEPING: frozenset({PENDING, PAUSED, CANCELLING, FAILED, CANCELLED}),
     WAITING: frozenset({PENDING, PAUSED, CANCELLING, FAILED, CANCELLED}),
     AWAITING_APPROVAL: frozenset({PENDING, PAUSED, CANCELLING, FAILED, CANCELLED}),
-    PAUSED: frozenset(
-        {PENDING, RETRYING, SLEEPING, WAITING, AWAITING_APPROVAL, CANCELLING, FAILED, CANCELLED}
-    ),
+    PAUSED: frozenset({PENDING, RETRYING, SLEEPING, WAITING, AWAITING_APPROVAL, CANCELLING, FAILED, CANCELLED}),
     CANCELLING: frozenset({CANCELLED, FAILED}),
     FAILED: frozenset({PENDING}),
     CANCELLED: frozenset({PENDING}),
@@ -123,6 +122,11 @@ class RunRow:
     labels: str | None = None
     limits: str | None = None
     python: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """Whose it is."""
+        return Scope(self.org, self.environment)
 
     @property
     def ended(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from ironflow.model.capacity import LeaseRow, QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.wait import WaitRow
 
 # ---- guards
@@ -68,9 +69,7 @@ class Transition:
         "waits",
     )
 
-    def __init__(
-        self, run_id: str, guard: str, execution_seq: int = 0, token_hash: str | None = None
-    ) -> None:
+    def __init__(self, run_id: str, guard: str, execution_seq: int = 0, token_hash: str | None = None) -> None:
         self.run_id = run_id
         self.guard = guard
         #: the fence as the writer knows it
@@ -135,6 +134,13 @@ class Audit:
     actor: str
     run_id: str | None = None
     fields: dict[str, Any] = field(default_factory=dict)
+    #: who may read it: the scope of the run, or of what else it tells about
+    scope: Scope = DEFAULT
+
+    @classmethod
+    def of(cls, row: RunRow, action: str, actor: str, fields: dict[str, Any]) -> Audit:
+        """An entry about a run."""
+        return cls(action, actor, row.run_id, fields, row.scope)
 
 
 @dataclass(slots=True)

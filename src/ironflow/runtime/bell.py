@@ -46,7 +46,8 @@ class Bell:
             self._tell()
         elif self._task is None:
             # One is enough: a reading that is under way rings after it, and so for every start until then.
-            self._task = asyncio.get_running_loop().create_task(self._read())
+            # Not by the loop's create_task: an eager one could end before it is kept here, and would be kept for ever.
+            self._task = asyncio.Task(self._read(), loop=asyncio.get_running_loop())
 
     def _tell(self) -> None:
         # A notification costs a start on PostgreSQL a third of its time, so it is made only where somebody can hear it.

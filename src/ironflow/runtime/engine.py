@@ -7,43 +7,50 @@ on a loop in a thread (`engine.wait(coroutine)`); there are no twin classes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from types import TracebackType
+import random
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from ironflow.codec.values import parse
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
-from ironflow.engine import commands, guard
-from ironflow.engine.commands import Start
+from ironflow.engine import commands, guard, starting
 from ironflow.engine.history import History
 from ironflow.engine.registry import Registry
+from ironflow.engine.starting import Start
+from ironflow.engine.why import Hold, holds
 from ironflow.errors import RunNotFound
 from ironflow.model import journal as j
 from ironflow.model import run as runs
-from ironflow.model.fold import fold
 from ironflow.model.ids import tags_of
+from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.transition import EXISTS, LOST
+from ironflow.observe.backlog import of_routes
+from ironflow.observe.observation import Observation
 from ironflow.runtime.bell import Bell
-from ironflow.runtime.handle import Run, RunView
-from ironflow.runtime.thread import LoopThread
+from ironflow.runtime.handle import Run, RunView, look
+from ironflow.runtime.thread import Synchronous
 from ironflow.store import connect
 from ironflow.store.base import RunFilter, Store
-from ironflow.worker.embedded import Worker
+from ironflow.worker.local import embedded
 from ironflow.worker.results import Results
+from ironflow.worker.worker import Worker
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-T = TypeVar("T")
 
 #: How long a wait for a run of another process pauses between two looks, seconds: from, to.
 LOOK = (0.01, 0.5)
+#: All waits of a process together look no more often than once in so many seconds: thousands that wait for runs which
+#: sleep for a week must not keep the loop busy. An end in this process is told at once, however many there are.
+LOOK_EACH_S = 0.0005
 
 
-class Engine:
+class Engine(Synchronous):
     """An open database, with or without a worker in this process. Use as `async with`, or `with` in scripts."""
 
     def __init__(
@@ -59,17 +66,20 @@ class Engine:
         tags: Sequence[str] = (),
         strict: bool = False,
         own_only: bool = False,
+        metrics_address: str | None = None,
+        observation: Observation | None = None,
     ) -> None:
         self.settings = settings or Settings.load(database_url=url, concurrency=concurrency, threads=threads)
         self.url = url or self.settings.database_url
         self.registry = Registry(w.spec for w in workflows or ())
         self.workflows = {w.name: w for w in workflows or ()}
         self.results = Results()
+        #: how many wait for the end of a run
+        self._waits = 0
         self.store: Store
         self.worker: Worker | None = None
         self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tags_of(tags, "tags"), strict
-        self._own_only = own_only
-        self._thread: LoopThread | None = None
+        self._own_only, self._metrics_address, self._given_observation = own_only, metrics_address, observation
         self.actor = _actor()
 
     # ---- life --------------------------------------------------------------------------------------------------------
@@ -78,29 +88,44 @@ class Engine:
         guard.install()
         self.store = await connect(self.url, settings=self.settings)
         self._bell = Bell(self.store)
-        if self._with_worker:
-            self.worker = Worker(
-                self.store,
-                self.registry,
-                self.settings,
-                self.results,
-                worker_id=self._worker_id,
-                tags=self._tags,
-                strict=self._strict,
-                url=self.url,
-                own_only=self._own_only,
-            )
-            try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.store.close)
+            self._observation = self._given_observation or self._observe()
+            if self._given_observation is None:
+                undo.push_async_callback(self._observation.close)
+            self.store.observe(self._observation.observer)
+            if self._with_worker:
+                self.worker = self._made()
+            if self._metrics_address is not None:
+                self._observation.listen(self._metrics_address)
+            if self.worker is not None:
                 await self.worker.start()
-            except BaseException:
-                await self.store.close()
-                raise
+            undo.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def _observe(self) -> Observation:
+        observation = Observation(self.store.now, metrics=self._metrics_address is not None)
+        if self._with_worker:
+            observation.look_at_queue(of_routes(self.store.backlog, self._takes))
+        return observation
+
+    def _takes(self, route: str) -> bool:
+        return self.worker is not None and self.worker.session.can_take(route)
+
+    def _made(self) -> Worker:
+        worker = embedded(
+            self.store,
+            self.registry,
+            self.settings,
+            self.results,
+            worker_id=self._worker_id,
+            tags=self._tags,
+            strict=self._strict,
+            url=self.url,
+            own_only=self._own_only,
+        )
+        worker.observer = self._observation.observer
+        return worker
 
     async def close(self, *, drain_ms: int | None = None) -> None:
         """Leave: let what executes here end within the drain limit, give the rest back, close the database."""
@@ -108,31 +133,9 @@ class Engine:
             await self.worker.stop(drain_ms=drain_ms)
             self.worker = None
         await self._bell.close()
+        if self._given_observation is None:
+            await self._observation.close()
         await self.store.close()
-
-    def __enter__(self) -> Engine:
-        self._thread = LoopThread()
-        try:
-            self._thread.run(self.__aenter__())
-        except BaseException:
-            self._thread.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        try:
-            self._thread.run(self.close())
-        finally:
-            self._thread.stop()
-
-    def wait(self, aw: Awaitable[T]) -> T:
-        """Run a coroutine of this engine from a script: `engine.wait(engine.run(order, o))`."""
-        if self._thread is None:
-            raise RuntimeError("engine.wait is for `with ironflow.open(...)`; inside `async with`, await it instead")
-        return self._thread.run(aw)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class Engine:
         """
         self._know(wf)
         store = self.store
-        row, created, lanes = commands.new_run(wf.spec, input, options, store.now(), self.settings.max_payload_bytes)
+        row, created, lanes = starting.new_run(wf.spec, input, options, store.now(), self.settings.max_payload_bytes)
         answer = None
         self.take_on(row.run_id)
         if self._fits_here(row, lanes):
@@ -163,18 +166,20 @@ class Engine:
             history.input, history.started_at = parse(created)["input"], row.created_at
             answer = await self.worker.start_here(row, created, history)
             if answer == LOST:  # the workflow is paused: the run is created all the same, and waits in the queue
-                row, created, lanes = commands.new_run(
+                row, created, lanes = starting.new_run(
                     wf.spec, input, options, store.now(), self.settings.max_payload_bytes
                 )
                 answer = None
         if answer is None:
-            submitted = store.submit(commands.queued(row, created, lanes))
+            submitted = store.submit(starting.queued(row, created, lanes))
             answer = submitted if isinstance(submitted, str) else await submitted
             self._enqueued(row)
         if answer == EXISTS:
-            held = await commands.taken_by(store, row, row.input_hash)
+            held = await starting.taken_by(store, row, row.input_hash)
             self.take_on(held.run_id)
             return Run(self, held.run_id, wf, created=False)
+        if self._observation.observer is not None:
+            self._observation.observer.created(row)
         return Run(self, row.run_id, wf)
 
     @overload
@@ -238,8 +243,19 @@ class Engine:
         row = await self.store.run(run_id)
         if row is None:
             raise RunNotFound(f"no run has the id {run_id!r}")
-        folded = fold(await self.store.journal(run_id))
-        return RunView(row, folded.steps, folded.input, folded.output, folded.error)
+        return await look(self.store, row)
+
+    async def why(self, run_id: str) -> list[Hold]:
+        """Every reason why a run is not executing, with the earliest time at which it can lift.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        return await holds(self.store, run_id)
+
+    async def journal(self, run_id: str, after: int = 0) -> list[Event]:
+        """The events of a run so far, in order; `after`: only those with a higher seq."""
+        return await self.store.journal(run_id, after)
 
     async def list(self, filter: RunFilter | None = None) -> list[RunRow]:
         """Runs, newest first."""
@@ -281,8 +297,16 @@ class Engine:
         Raises:
             RunNotFound: no such run.
         """
-        pause, most = LOOK
+        self._waits += 1
+        try:
+            return await self._wait_end(run_id)
+        finally:
+            self._waits -= 1
+
+    async def _wait_end(self, run_id: str) -> tuple[str, str | None]:
+        pause, longest = LOOK
         while True:
+            most = max(longest, self._waits * LOOK_EACH_S)
             waiter = self.results.waiter(run_id)  # before the look: an end in between must not be missed
             try:
                 local = self.worker is not None and run_id in self.worker.segments
@@ -290,7 +314,8 @@ class Engine:
                     found = await self._outcome(run_id)
                     if found is not None:
                         return found
-                async with asyncio.timeout(most if local else pause):
+                # By chance, so that those which began together do not all look in one moment for ever.
+                async with asyncio.timeout(most if local else pause * random.uniform(0.5, 1.0)):
                     return await waiter
             except TimeoutError:
                 if waiter.done() and not waiter.cancelled():

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
-from ironflow.engine.commands import Start
+from ironflow.engine.starting import Start
 from ironflow.runtime.engine import Engine
 
 In = TypeVar("In")

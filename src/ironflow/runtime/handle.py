@@ -1,24 +1,29 @@
-"""The handle of one run, and a run as it stands."""
+"""The handle of one run, and a run as it stands.
+
+Owns what a caller does with one run. Promises that a handle means the same whether the run's engine is a database that
+is open in this process (:class:`~ironflow.runtime.engine.Engine`) or a server (:class:`~ironflow.client.Client`): it
+asks for nothing that :class:`Runs` does not say.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from ironflow.codec.exceptions import decode_error
 from ironflow.codec.values import parse
 from ironflow.context.workflows import Workflow
-from ironflow.engine.why import Hold, holds, paused_because
+from ironflow.engine.loop_base import text_of
+from ironflow.engine.views import worker_routing
+from ironflow.engine.why import Hold, paused_because
 from ironflow.errors import RunCancelled, RunFailed, RunPaused
 from ironflow.model import run as runs
 from ironflow.model.fold import StepView, fold
 from ironflow.model.journal import Event, name_of
 from ironflow.model.run import RunRow
-
-if TYPE_CHECKING:
-    from ironflow.runtime.engine import Engine
+from ironflow.store.base import Store
 
 Out = TypeVar("Out")
 
@@ -32,6 +37,12 @@ class RunView:
     input: Any
     output: Any
     error: dict[str, Any] | None
+    #: the compensations that failed when the run was undone: step id → error
+    undo_errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: what the run is paused for: the payload of the event that paused it
+    hold: dict[str, Any] | None = None
+    #: while it is queued: how many workers were seen lately, and how many of them could take it
+    worker_routing: dict[str, Any] | None = None
 
     @property
     def run_id(self) -> str:
@@ -42,10 +53,31 @@ class RunView:
         return self.row.state
 
 
+async def look(store: Store, row: RunRow) -> RunView:
+    """A run of a database as it stands."""
+    told = fold(await store.journal(row.run_id))
+    sessions = await store.sessions() if row.state in runs.QUEUED else ()
+    routing = worker_routing(row, sessions, store.now())
+    return RunView(row, told.steps, told.input, told.output, told.error, told.undo_errors, told.hold, routing)
+
+
+class Runs(Protocol):
+    """Where runs are: what a handle asks of it. Each method is described where it is implemented, in `Engine`."""
+
+    async def wait_end(self, run_id: str) -> tuple[str, str | None]: ...
+    async def get(self, run_id: str) -> RunView: ...
+    async def why(self, run_id: str) -> list[Hold]: ...
+    async def journal(self, run_id: str, after: int = 0) -> list[Event]: ...
+    async def cancel(self, run_id: str, *, force: bool = False) -> bool: ...
+    async def pause(self, run_id: str) -> bool: ...
+    async def resume(self, run_id: str) -> bool: ...
+    async def retry(self, run_id: str, *, restart: bool = False) -> bool: ...
+
+
 class Run(Generic[Out]):
     """The handle of one run. Waiting for it never harms it."""
 
-    def __init__(self, engine: Engine, run_id: str, workflow: Workflow[Any, Out] | None, created: bool = True) -> None:
+    def __init__(self, engine: Runs, run_id: str, workflow: Workflow[Any, Out] | None, created: bool = True) -> None:
         self.engine = engine
         self.id = run_id
         self.workflow = workflow
@@ -73,12 +105,15 @@ class Run(Generic[Out]):
             return output  # type: ignore[no-any-return]
         if state == runs.FAILED:
             error = decode_error(data["error"])
-            message = f"run {self.id} failed: {type(error).__name__}: {error}{left_behind(data)}"
+            message = f"run {self.id} failed: {type(error).__name__}: {text_of(error)}{left_behind(data)}"
             undone = data.get("undo_errors")
-            raise RunFailed(message, run_id=self.id, failure=data["error"], undo_errors=undone) from error
+            failed = RunFailed(message, run_id=self.id, failure=data["error"], undo_errors=undone)
+            if trace := str(data["error"].get("traceback") or "").rstrip():
+                failed.add_note(f"Where it failed:\n{trace}")
+            raise failed from error
         if state == runs.CANCELLED:
             raise RunCancelled(f"run {self.id} was cancelled{left_behind(data)}", run_id=self.id)
-        hold = fold(await self.engine.store.journal(self.id)).hold
+        hold = (await self.engine.get(self.id)).hold
         raise RunPaused(f"run {self.id} is paused: {paused_because(hold, self.id)}", run_id=self.id, hint="")
 
     async def status(self) -> RunView:
@@ -87,11 +122,11 @@ class Run(Generic[Out]):
 
     async def why(self) -> list[Hold]:
         """Every reason why the run is not executing, with the earliest time at which it can lift."""
-        return await holds(self.engine.store, self.id)
+        return await self.engine.why(self.id)
 
     async def journal(self) -> AsyncIterator[Event]:
         """The events so far, in order."""
-        for event in await self.engine.store.journal(self.id):
+        for event in await self.engine.journal(self.id):
             yield event
 
     async def cancel(self, *, force: bool = False) -> bool:

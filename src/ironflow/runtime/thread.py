@@ -1,11 +1,13 @@
-"""A loop in a thread: the synchronous form of the engine runs the same engine there."""
+"""A loop in a thread: the synchronous form of an engine or a client runs the same one there, so there are no twins."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -22,9 +24,57 @@ class LoopThread:
         async def await_it() -> T:
             return await aw
 
-        return asyncio.run_coroutine_threadsafe(await_it(), self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(await_it(), self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C comes to the script's thread only, and nobody waits for the result any more
+            future.cancel()
+            raise
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class Synchronous(ABC):
+    """What makes an asynchronous context manager usable with `with` in a script, its coroutines with `wait`."""
+
+    _thread: LoopThread | None = None
+
+    @abstractmethod
+    async def __aenter__(self) -> Any:
+        """Open."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give everything back."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread()
+        try:
+            self._thread.run(self.__aenter__())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        try:
+            self._thread.run(self.close())
+        finally:
+            self._thread.stop()
+
+    def wait(self, aw: Awaitable[T]) -> T:
+        """Run a coroutine of this object from a script: `engine.wait(engine.run(order, o))`."""
+        if self._thread is None:
+            raise RuntimeError("wait(...) is for `with`; inside `async with`, await the coroutine instead")
+        return self._thread.run(aw)

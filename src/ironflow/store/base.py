@@ -10,15 +10,18 @@ applies what it returns: for everything that must look first (cancel, pause, rec
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
+from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import Audit, Locked, Transition
 from ironflow.model.wait import WaitRow
+from ironflow.observe.seam import Observer
 
 #: A pure function: the locked run in, its change (or None: leave it alone) out. It may raise a refusal.
 Decide = Callable[[Locked], "Transition | None"]
@@ -29,7 +32,11 @@ INLINE_PAYLOAD = 8192
 
 @dataclass(slots=True)
 class RunFilter:
-    """What `runs list` selects. Newest first; `before` is the (created_at, run_id) of the last row seen."""
+    """What `runs list` selects. Newest first; `before` is the (created_at, run_id) of the last row seen.
+
+    `scope` None selects from all of them: that is for who runs the platform. `worker_tag`: a tag that the run asks of
+    its worker. `created_from` and `created_to` (milliseconds since 1970): not before the one, and before the other.
+    """
 
     states: Sequence[str] = ()
     workflow: str | None = None
@@ -37,6 +44,25 @@ class RunFilter:
     label: tuple[str, str] | None = None
     before: tuple[int, str] | None = None
     limit: int = 50
+    scope: Scope | None = DEFAULT
+    priority: int | None = None
+    worker_tag: str | None = None
+    created_from: int | None = None
+    created_to: int | None = None
+
+
+@dataclass(slots=True)
+class WorkflowSeen:
+    """A workflow that a worker has: what is kept of it where its code is not.
+
+    `worker_tags` as `ids.join_tags` writes them; `definition`: what a start needs to know, as JSON (see
+    `engine.declared.Declared`).
+    """
+
+    name: str
+    version: str
+    worker_tags: str
+    definition: str | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +79,18 @@ LEASE_STALE = "stale"
 LEASE_UNKNOWN = "unknown"
 
 
+class Beat(NamedTuple):
+    """The answer to a heartbeat.
+
+    `known`: the session still exists. `draining`: somebody wishes that it takes nothing new and leaves. `verdicts`: one
+    for each lease that was named, in that order.
+    """
+
+    known: bool
+    draining: bool
+    verdicts: list[Verdict]
+
+
 class Heart(Protocol):
     """The renewal path: synchronous, with a connection of its own, for the thread that renews."""
 
@@ -63,10 +101,10 @@ class Heart(Protocol):
         lease_ttl_ms: int,
         credits: int,
         held: Sequence[tuple[str, int, str, bool]],
-    ) -> tuple[bool, list[Verdict]]:
+    ) -> Beat:
         """Push the clocks of one session and of the leases it names (run_id, execution_seq, token_hash, executing).
 
-        Returns whether the session still exists, and one verdict per lease.
+        A suspicion against the session ends with it.
         """
         ...
 
@@ -109,6 +147,10 @@ class Store(Protocol):
 
     def now(self) -> int:
         """Milliseconds since 1970: the last database time seen plus the time since, never backwards."""
+        ...
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell somebody of every group commit and of everything that is decided; None: nobody."""
         ...
 
     def submit(self, transition: Transition) -> str | Awaitable[str]:
@@ -161,12 +203,15 @@ class Store(Protocol):
         """
         ...
 
-    async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
+    async def find_key(self, column: str, value: str, workflow: str | None, scope: Scope = DEFAULT) -> RunRow | None:
         """The run that holds an `idempotency_key` (of a workflow) or the live one that holds a `concurrency_key`."""
         ...
 
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]: ...
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]: ...
+    async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
+        """Of each of these runs the events after a seq, at most `limit` of each, in one query."""
+        ...
 
     # ---- the queue
     async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
@@ -189,6 +234,13 @@ class Store(Protocol):
         """The routing classes that have a segment in the queue: a run may ask for tags beyond its workflow's own."""
         ...
 
+    async def backlog(self) -> list[tuple[str, str, int]]:
+        """How many segments wait, by routing class and by the full lane that holds them back ("": only for a worker).
+
+        Delayed and promised ones do not wait. Reads an entry per segment: for people, not for loops.
+        """
+        ...
+
     async def next_due(self) -> int | None:
         """The earliest time at which a delayed segment or a sleeping wait wants attention, or None."""
         ...
@@ -207,16 +259,32 @@ class Store(Protocol):
         ...
 
     # ---- sessions and sweeps
-    async def open_session(self, session: SessionRow) -> None: ...
+    async def open_session(self, session: SessionRow) -> bool:
+        """Register a session, or bring it up to date. False, and nothing done, if its id is taken in another scope."""
+        ...
+
     async def close_session(self, session_id: str) -> list[str]:
         """Remove a session and its credits; its leases and reservations expire now. Returns the runs it held."""
         ...
 
-    async def expire_session(self, session_id: str) -> list[str] | None:
+    async def expire_session(self, session_id: str, suspect_until: int | None = None) -> list[str] | None:
         """As `close_session`, but only if its time has passed once the row is locked: a heartbeat that came first wins.
 
-        Returns None where it did.
+        `suspect_until` given: also if it has been under suspicion since that time (ms) or longer. Returns None where
+        neither is so.
         """
+        ...
+
+    async def suspect(self, session_id: str) -> bool:
+        """Its connection broke: suspected from now until its next heartbeat. False if it was already, or is gone."""
+        ...
+
+    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
+        """Sessions under suspicion since this time (ms) or longer, longest first."""
+        ...
+
+    async def drain(self, session_id: str) -> bool:
+        """Wish that a session takes nothing new, finishes what it has and leaves. False if there is no such session."""
         ...
 
     async def sessions(self) -> list[SessionRow]: ...
@@ -242,18 +310,55 @@ class Store(Protocol):
         """Every lane in use: its name, limit, how many runs execute in it and how many are held back."""
         ...
 
-    async def counts(self) -> dict[str, int]:
+    async def counts(self, scope: Scope | None = None) -> dict[str, int]:
         """How many runs are in each state. Reads an entry per run that there ever was: for people, not for loops."""
         ...
 
-    async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]: ...
+    async def audits(
+        self,
+        limit: int = 100,
+        run_id: str | None = None,
+        scope: Scope | None = None,
+        before: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The audit log, newest first. `before`: the audit_id of the last entry seen; `scope` None: of all of them."""
+        ...
 
     # ---- workflows
-    async def pause_workflow(self, workflow: str, actor: str) -> bool: ...
-    async def resume_workflow(self, workflow: str, actor: str) -> bool: ...
-    async def paused_workflows(self) -> dict[str, int]: ...
-    async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None: ...
-    async def workflows(self) -> list[dict[str, Any]]: ...
+    async def pause_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
+    async def resume_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
+    async def paused_workflows(self, scope: Scope = DEFAULT) -> dict[str, int]: ...
+    async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None: ...
+    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]: ...
+
+    # ---- keys, and what else people change
+    async def add_key(self, key: KeyRow, audit: Audit) -> bool:
+        """Keep a new key, with its audit entry. False, and nothing written, if there is one of that id or hash."""
+        ...
+
+    async def key_by_hash(self, key_hash: str) -> KeyRow | None: ...
+    async def keys(self, org: str | None) -> list[KeyRow]:
+        """The keys of an organisation (None: all there are), oldest first; revoked ones, too."""
+        ...
+
+    async def revoke_key(self, key_id: str, actor: str, org: str | None = None) -> bool:
+        """Take a key back, with an audit entry. `org` given: only if it is that organisation's.
+
+        Returns False where there was nothing to take back.
+        """
+        ...
+
+    async def used_keys(self, used: Mapping[str, int]) -> None:
+        """Note when keys (by id) were last used (ms). An earlier time than the one that is known changes nothing."""
+        ...
+
+    async def delete_run(self, run_id: str, actor: str, scope: Scope) -> bool:
+        """Delete a run that has ended, with its journal; the audit log keeps that it was. False if the scope has none.
+
+        Raises:
+            InvalidTransition: it has not ended.
+        """
+        ...
 
     # ---- waking others
     async def listen(self, wake: Callable[[str], None]) -> str | None:

@@ -61,6 +61,8 @@ class Committer:
         #: How many segments the worker beside this store has; it keeps this up to date. 0 and 1 mean a lone
         #: caller.
         self.live_segments = 0
+        #: told how many transitions were committed together, and how long it took, seconds
+        self.wrote: Callable[[int, float], None] | None = None
         self._backend = backend
         self._loop = loop
         self._gathered: list[Item] = []
@@ -96,7 +98,10 @@ class Committer:
         started = perf_counter()
         answer = self._backend.try_commit(change)
         if answer is not None:
-            self._measure(perf_counter() - started)
+            took = perf_counter() - started
+            self._measure(took)
+            if self.wrote is not None:
+                self.wrote(1, took)
         return answer
 
     def _next_tick(self) -> None:
@@ -195,8 +200,11 @@ class Committer:
             else:
                 started = perf_counter()
                 answers = self._backend.commit([what for what, _ in batch if isinstance(what, Transition)])
+                took = perf_counter() - started
                 if len(batch) == 1:
-                    self._measure(perf_counter() - started)
+                    self._measure(took)
+                if self.wrote is not None:
+                    self.wrote(len(batch), took)
         except BaseException as error:
             # Outermost on purpose: whatever went wrong, nobody waits for ever.
             answers = [error] * len(batch)

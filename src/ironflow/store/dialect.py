@@ -125,4 +125,4 @@ def load(dialect: str, *files: str) -> dict[str, Statement]:
 
 
 #: The files whose statements both databases share.
-SHARED = ("columns", "reads", "queue", "lanes", "sweeps", "sessions")
+SHARED = ("columns", "reads", "queue", "lanes", "sweeps", "sessions", "operator")

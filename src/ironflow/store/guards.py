@@ -26,11 +26,14 @@ class Fence(NamedTuple):
     #: whether the run has lanes: they are counted only for runs that have them
     limited: bool
     org: str
+    environment: str
     workflow: str
 
 
 #: The select list of a fence.
-FENCE_COLUMNS = "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, workflow"
+FENCE_COLUMNS = (
+    "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, environment, workflow"
+)
 
 
 class Queued(NamedTuple):
@@ -49,7 +52,7 @@ def judge(
     change: Transition,
     fence: Fence | None,
     queued: Queued | None,
-    paused: Collection[tuple[str, str]],
+    paused: Collection[tuple[str, str, str]],
     now: int,
 ) -> str:
     """The answer to a transition by its guard alone: `applied` means that nothing stands in its way.
@@ -58,7 +61,7 @@ def judge(
         change: what is asked for; its guard is not GUARD_FRESH (that one the insert itself decides).
         fence: the locked run row, or None when there is no such run.
         queued: its queue row; looked at for GUARD_QUEUED only.
-        paused: (org, workflow) of every paused workflow.
+        paused: (org, environment, workflow) of every paused workflow.
         now: database time, milliseconds since 1970.
     """
     guard = change.guard
@@ -70,7 +73,7 @@ def judge(
         return APPLIED
     if fence.execution_seq != change.execution_seq or (change.facts is not None and fence.facts != change.facts):
         return LOST
-    if (fence.org, fence.workflow) in paused:
+    if (fence.org, fence.environment, fence.workflow) in paused:
         return LOST
     if guard == transition.GUARD_SUSPENDED:
         return APPLIED if fence.state in SUSPENDED else LOST

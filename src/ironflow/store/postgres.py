@@ -10,52 +10,50 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ironflow.errors import StoreReadOnly
 from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
 from ironflow.model.journal import RUN_RESUMED, Event
 from ironflow.model.run import RUNNING
 from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, Audit, Transition
 from ironflow.model.wait import WaitRow
+from ironflow.observe.seam import Looking, Observer
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store import rows
 from ironflow.store.base import Decide
 from ironflow.store.guards import LOOKS, page
 from ironflow.store.postgres_commit import Batcher, Shape
-from ironflow.store.postgres_decide import Decider, Results
+from ironflow.store.postgres_decide import Results
 from ironflow.store.postgres_heart import PostgresHeart
 from ironflow.store.postgres_link import Address, Clock, Connection, Link
 from ironflow.store.postgres_listen import Wire
 from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
-from ironflow.store.postgres_reads import ORG, PostgresReads, ready
+from ironflow.store.postgres_operator import PostgresOperator
+from ironflow.store.postgres_reads import ready
+from ironflow.store.postgres_sessions import PostgresSessions
 from ironflow.store.postgres_transaction import PostgresTransaction, UserConnections
-from ironflow.store.postgres_write import audits
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
 
-Result = TypeVar("Result")
 #: What stands between a proven death and the next owner, each harmless when it is given nothing.
 _TAKEOVER = ("look", "requeue", "journals")
 #: How many parameters each function takes (`sql/postgres_functions.sql`).
 _APPEND, _LEAVE, _CREATE, _ACTIVATE = 8, 22, 38, 17
 
 
-class PostgresStore(PostgresReads):
+class PostgresStore(PostgresSessions, PostgresOperator):
     """See `Store`. Made by :func:`open_postgres`, in the event loop that will use it."""
 
     dialect = "postgres"
     exclusive_transactions = False
 
     def __init__(self, address: Address, channel: str, clock: Clock, read_only: bool) -> None:
-        super().__init__(address, statements(), clock)
-        self._read_only = read_only
+        super().__init__(address, statements(), clock, read_only)
         #: How many segments the worker beside this store has. A commit never blocks the loop here, so nothing
         #: depends on it; it is kept because workers set it on every store.
         self.live_segments = 0
-        self._decider = Decider(self._statements, clock)
         known = self._statements
         append = Shape(call("append", _APPEND), known["append_many"], shapes.append_one, shapes.append_many)
         leave = Shape(call("leave", _LEAVE), known["leave_many"], shapes.leave_one, shapes.leave_many)
@@ -68,6 +66,7 @@ class PostgresStore(PostgresReads):
         self._owners = self._batcher(of_owners)
         self._starts = self._batcher(lambda batch: create)
         self._activations = self._batcher(lambda batch: activate)
+        self._observer: Observer | None = None
         self._users = UserConnections(address)
         self._wire = Wire(address, channel, self._send)
         self._closed = False
@@ -81,6 +80,12 @@ class PostgresStore(PostgresReads):
         """Make the pools. They connect when they are used."""
         await self._readers.open()
         await self._users.open()
+
+    def observe(self, observer: Observer | None) -> None:
+        """See `Store.observe`."""
+        self._observer = observer
+        for batcher in (self._owners, self._starts, self._activations):
+            batcher.wrote = None if observer is None else observer.wrote
 
     # ---- writing
     def submit(self, transition: Transition) -> asyncio.Future[str]:
@@ -121,11 +126,15 @@ class PostgresStore(PostgresReads):
 
     async def _decide(self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]) -> Results:
         earlier: dict[str, tuple[Transition, int]] = {}
+        looking = None if self._observer is None else Looking(decide, self._observer)
 
         async def work(connection: Connection) -> Results:
-            return await self._decider.decide(connection, ids, decide, skip_locked, audit, earlier)
+            return await self._decider.decide(connection, ids, looking or decide, skip_locked, audit, earlier)
 
-        return await self._change(work)
+        found = await self._change(work)
+        if looking is not None:
+            looking.applied(found)
+        return found
 
     async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, PostgresTransaction]:
         """See `Store.begin`. Nobody waits for a body here, so the deadline (of the one writer) is not enforced."""
@@ -133,18 +142,6 @@ class PostgresStore(PostgresReads):
             raise self._refusal()
         transaction = PostgresTransaction(self._users, self._decider, self._readers, self.name)
         return await transaction.open(body), transaction
-
-    async def _change(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        if self._read_only:
-            raise self._refusal()
-        return await self._readers.use(work)
-
-    def _refusal(self) -> StoreReadOnly:
-        return StoreReadOnly(f"{self.name} was opened for reading", hint="Open it without read_only to write.")
-
-    async def _execute(self, connection: Connection, name: str, /, **values: Any) -> list[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
 
     # ---- the queue
     async def reserve(self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int) -> list[RunHead]:
@@ -226,60 +223,6 @@ class PostgresStore(PostgresReads):
 
         return await self._change(work)
 
-    # ---- sessions and workflows
-    async def open_session(self, session: SessionRow) -> None:
-        """See `Store.open_session`."""
-        await self._change(lambda connection: self._execute(
-            connection, "open_session", **rows.session_values(session)))  # fmt: skip
-
-    async def close_session(self, session_id: str) -> list[str]:
-        """See `Store.close_session`."""
-        return await self._end_session(session_id, expired=False) or []
-
-    async def expire_session(self, session_id: str) -> list[str] | None:
-        """See `Store.expire_session`."""
-        return await self._end_session(session_id, expired=True)
-
-    async def _end_session(self, session_id: str, *, expired: bool) -> list[str] | None:
-        async def work(connection: Connection) -> list[str] | None:
-            values = {"floor": self._clock.floor(), "session_id": session_id, "expired_only": expired}
-            [found] = await self._execute(connection, "close_session", **values)
-            self._clock.saw(found["at"])  # what has expired now is to be found by the very next question
-            return list(found["held"]) if found["ended"] else None
-
-        return await self._change(work)
-
-    async def pause_workflow(self, workflow: str, actor: str) -> bool:
-        """See `Store.pause_workflow`."""
-        return await self._audited("pause_workflow", "workflow_paused", workflow, actor)
-
-    async def resume_workflow(self, workflow: str, actor: str) -> bool:
-        """See `Store.resume_workflow`."""
-        return await self._audited("resume_workflow", "workflow_resumed", workflow, actor)
-
-    async def _audited(self, name: str, action: str, workflow: str, actor: str) -> bool:
-        async def work(connection: Connection) -> bool:
-            async with connection.transaction():
-                now = await self._decider.now(connection)
-                changed = await self._execute(connection, name, org=ORG, workflow=workflow, now=now, actor=actor)
-                if changed:
-                    entry = Audit(action, actor, fields={"workflow": workflow})
-                    await self._execute(connection, "insert_audits", **audits([entry], now))
-                return bool(changed)
-
-        return await self._change(work)
-
-    async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """See `Store.saw_workflows`."""
-        seen = sorted(rows)  # in one order everywhere: two workers that start at once must not wait crosswise
-
-        async def work(connection: Connection) -> None:
-            now = await self._decider.now(connection)
-            for name, version, tags in seen:
-                await self._execute(connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now)
-
-        await self._change(work)
-
     # ---- waking others, renewing, closing
     async def listen(self, wake: Callable[[str], None]) -> str | None:
         """See `Store.listen`. There is no address: everybody hears the channel of the database."""
@@ -302,7 +245,9 @@ class PostgresStore(PostgresReads):
         async def work(connection: Connection) -> None:
             floor = self._clock.floor()
             async with connection.transaction():
-                await self._execute(connection, "close_session", floor=floor, session_id=nobody, expired_only=False)
+                await self._execute(
+                    connection, "close_session", floor=floor, session_id=nobody, lost_only=False, suspect_until=None
+                )
                 given: dict[str, Any] = {"floor": floor, "skip_locked": True}
                 for name in _TAKEOVER:
                     named = {param: given.get(param, []) for param in self._statements[name].params}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 import asyncpg
@@ -104,7 +105,7 @@ class Batcher:
 
     __slots__ = (
         "_away", "_choose", "_clock", "_closing", "_general", "_link", "_prepare", "_prepared", "_task", "_wake",
-        "_waiting",
+        "_waiting", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +123,8 @@ class Batcher:
         self._prepare = prepare
         self._prepared: tuple[Connection | None, dict[str, Any]] = (None, {})
         self._waiting: deque[Item] = deque()
+        #: told how many transitions were committed together, and how long it took, seconds
+        self.wrote: Callable[[int, float], None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -179,6 +182,7 @@ class Batcher:
 
     async def _write(self, batch: list[Item]) -> None:
         """Answer a batch, whatever happens."""
+        started = perf_counter()
         try:
             fast = [item for item in batch if shapes.fits(item[0])]
             slow = batch if not fast else [item for item in batch if not shapes.fits(item[0])]
@@ -186,6 +190,8 @@ class Batcher:
                 slow = slow + await self._attempt(fast, self._fast)
             if slow:
                 await self._attempt(slow, self._slow)
+            if self.wrote is not None:
+                self.wrote(len(batch), perf_counter() - started)
         except BaseException as error:
             _refuse(batch, error if isinstance(error, Exception) else ConnectionError("the store was stopped"))
             if not isinstance(error, Exception):

@@ -171,13 +171,13 @@ class Decider:
 
     async def _paused(
         self, connection: Connection, changes: Sequence[Transition], held: Mapping[str, RunRow]
-    ) -> set[tuple[str, str]]:
+    ) -> set[tuple[str, str, str]]:
         claimed = {
             held[change.run_id].workflow for change in changes if change.guard != GUARD_OWNER and change.run_id in held
         }
         if not claimed:
             return set()
-        return {(org, name) for org, name in await self._fetch(connection, "paused_among", workflows=list(claimed))}
+        return {tuple(found) for found in await self._fetch(connection, "paused_among", workflows=list(claimed))}
 
     async def _create(
         self, connection: Connection, changes: Sequence[Transition], now: int, answers: dict[str, str]
@@ -298,9 +298,7 @@ class Decider:
         return [tuple(values) for values in found] == expected
 
 
-def _locked(
-    at: int, run: str, last_seq: int, queue: str | None, lease: str | None, waits: str | None
-) -> Locked:
+def _locked(at: int, run: str, last_seq: int, queue: str | None, lease: str | None, waits: str | None) -> Locked:
     """A row of `look`. Columns are taken by name: a newer release may have added some that this one does not know."""
     return Locked(
         RunRow(*_RUN(json.loads(run))),
@@ -315,7 +313,7 @@ def _locked(
 def _fence(row: RunRow) -> Fence:
     return Fence(
         row.run_id, row.execution_seq, row.lease_token_hash, row.state, row.facts, row.limits is not None,
-        row.org, row.workflow,
+        row.org, row.environment, row.workflow,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Verdict
+from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Beat, Verdict
 from ironflow.store.dialect import Statement
 from ironflow.store.postgres_link import Address, Clock, Connection, Link, lost, outdated, translated
 
@@ -40,9 +40,7 @@ class PostgresHeart:
         # one.
         self._loop = asyncio.new_event_loop()
 
-    def beat(
-        self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Held
-    ) -> tuple[bool, list[Verdict]]:
+    def beat(self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Held) -> Beat:
         """Push the clocks of one session and of the leases it names.
 
         Args:
@@ -53,15 +51,14 @@ class PostgresHeart:
                 to expire.
 
         Returns:
-            Whether the session is still there, and a verdict for each lease: `unknown` where somebody held
-            the row both times it was asked for.
+            With a verdict for each lease: `unknown` where somebody held the row both times it was asked for.
 
         Raises:
             StoreError: nothing is known to be renewed; the worker tries again.
         """
         return self._loop.run_until_complete(self._beat(session_id, (session_ttl_ms, lease_ttl_ms), credits, held))
 
-    async def _beat(self, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> tuple[bool, list[Verdict]]:
+    async def _beat(self, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> Beat:
         for last_try in (False, True):
             try:
                 connection = await self._link.get()
@@ -76,32 +73,32 @@ class PostgresHeart:
                 raise translated(error, self._address.name) from error
         raise AssertionError("the second try returns or raises")
 
-    async def _renew(
-        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held
-    ) -> tuple[bool, list[Verdict]]:
+    async def _renew(self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> Beat:
         verdicts = [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
         asking = list(range(len(held)))
+        draining: bool | None = False
         for _ in range(2):
             part = [held[n] for n in asking]
-            alive, renewed = await self._push(connection, session_id, ttls_ms, credits, part)
-            if not alive:
+            draining, renewed = await self._push(connection, session_id, ttls_ms, credits, part)
+            if draining is None:
                 # Declared dead: its leases expired with it, and renewing one would revive it.
-                return False, [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
+                return Beat(False, False, [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held])
             for n in renewed:
                 verdicts[asking[n]].verdict = REFRESHED
             if len(renewed) == len(asking):
-                return True, verdicts
+                return Beat(True, bool(draining), verdicts)
             there = await self._still_held(connection, session_id, part)
             asking = [asking[n] for n in there - renewed]
             if not asking:
-                return True, verdicts
+                return Beat(True, bool(draining), verdicts)
         for n in asking:
             verdicts[n].verdict = LEASE_UNKNOWN
-        return True, verdicts
+        return Beat(True, bool(draining), verdicts)
 
     async def _push(
         self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held
-    ) -> tuple[bool, set[int]]:
+    ) -> tuple[bool | None, set[int]]:
+        """Whether the session is wished to drain (None: it is gone), and which of the leases were renewed."""
         statement = self._statements["beat"]
         values: dict[str, Any] = {
             "floor": self._clock.floor(),
@@ -116,7 +113,8 @@ class PostgresHeart:
         }
         found = await connection.fetchrow(statement.text, *statement.arguments(values))
         assert found is not None
-        return bool(found["alive"]), {n - 1 for n in found["renewed"]}
+        draining = bool(found["draining"]) if found["alive"] else None
+        return draining, {n - 1 for n in found["renewed"]}
 
     async def _still_held(self, connection: Connection, session_id: str, held: Held) -> set[int]:
         statement = self._statements["still_held"]

@@ -19,6 +19,8 @@ from ironflow.store.postgres_link import Connection
 
 #: How many waiting rows one pass looks at; more follow with the next release or the next tick of the scanner.
 PAGE = 100
+
+
 class LaneKeeper:
     """The statements of lanes. Every method runs inside a transaction that the caller began."""
 

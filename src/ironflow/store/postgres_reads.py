@@ -15,7 +15,9 @@ from ironflow.errors import StoreUnreachable
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
+from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.base import RunFilter
@@ -37,10 +39,6 @@ from ironflow.store.postgres_open import OLDEST
 
 T = TypeVar("T")
 
-ORG = "default"
-ENVIRONMENT = "default"
-#: Later than everything.
-_ENDLESS = 1 << 62
 POOL_CONNECTIONS = 6
 
 
@@ -165,18 +163,18 @@ class PostgresReads:
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """See `Store.runs`."""
-        before_at, before_id = filter.before or (_ENDLESS, "")
-        label, label_value = filter.label or (None, None)
-        found = await self._read(
-            "runs", org=ORG, environment=ENVIRONMENT, before_at=before_at, before_id=before_id,
-            any_state=not filter.states, states=list(filter.states), workflow=filter.workflow,
-            reason=filter.reason, label=label, label_value=label_value, limit=filter.limit,
-        )  # fmt: skip
+        if filter.scope is not None:
+            return await self._page(filter, filter.scope)
+        scopes = [Scope(*values) for values in await self._read("scopes")]
+        return rows.newest([await self._page(filter, scope) for scope in scopes], filter.limit)
+
+    async def _page(self, filter: RunFilter, scope: Scope) -> list[RunRow]:
+        found = await self._read("runs", states=list(filter.states), **rows.listed(filter, scope))
         return [RunRow(*values) for values in found]
 
-    async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
+    async def find_key(self, column: str, value: str, workflow: str | None, scope: Scope = DEFAULT) -> RunRow | None:
         """See `Store.find_key`."""
-        found = await self._read(f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow)
+        found = await self._read(f"find_{column}", **rows.scoped(scope, value=value, workflow=workflow))
         return RunRow(*found[0]) if found else None
 
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
@@ -188,6 +186,11 @@ class PostgresReads:
         """See `Store.journals`."""
         return rows.journals(await self._read("journals", ids=list(run_ids)), run_ids)
 
+    async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
+        """See `Store.tail`."""
+        found = await self._read("tail", ids=list(after), after=list(after.values()), limit=limit)
+        return rows.journals(found, after)
+
     # ---- the queue and the waits
     async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
         """See `Store.peek`."""
@@ -196,6 +199,10 @@ class PostgresReads:
     async def queue_routes(self) -> list[str]:
         """See `Store.queue_routes`."""
         return await self._ids("queue_routes")
+
+    async def backlog(self) -> list[tuple[str, str, int]]:
+        """See `Store.backlog`."""
+        return [tuple(values) for values in await self._read("backlog")]
 
     async def next_due(self) -> int | None:
         """See `Store.next_due`."""
@@ -230,6 +237,10 @@ class PostgresReads:
         found = await self._read("expired_sessions", now=self.now(), limit=limit)
         return [SessionRow(*values) for values in found]
 
+    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
+        """See `Store.suspects`."""
+        return [SessionRow(*values) for values in await self._read("suspects", older_than=older_than, limit=limit)]
+
     async def expired_leases(self, limit: int, after: str = "") -> list[str]:
         """See `Store.expired_leases`."""
         return await self._ids("expired_leases", now=self.now(), after=after, limit=limit)
@@ -254,28 +265,41 @@ class PostgresReads:
 
     async def queue(self, limit: int = 1000) -> list[QueueRow]:
         """See `Store.queue`."""
-        return [QueueRow(*values) for values in await self._read("queue", limit=limit)]
+        return [QueueRow(*values) for values in await self._read("queue", limit=rows.bounded(limit))]
 
     async def lanes(self) -> list[dict[str, Any]]:
         """See `Store.lanes`."""
         return [dict(one) for one in rows.named(rows.LANE_COLUMNS, await self._read("lanes"))]
 
-    async def counts(self) -> dict[str, int]:
+    async def counts(self, scope: Scope | None = None) -> dict[str, int]:
         """See `Store.counts`."""
-        return {state: n for state, n in await self._read("counts", org=ORG, environment=ENVIRONMENT)}  # noqa: C416
+        found = await (self._read("counts_of_all") if scope is None else self._read("counts", **rows.scoped(scope)))
+        return {state: n for state, n in found}  # noqa: C416
 
-    async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]:
+    async def audits(
+        self, limit: int = 100, run_id: str | None = None, scope: Scope | None = None, before: str | None = None
+    ) -> list[dict[str, Any]]:
         """See `Store.audits`."""
-        name = "audits" if run_id is None else "audits_of_run"
-        return [rows.audit(values) for values in await self._read(name, limit=limit, run_id=run_id)]
+        name, named = rows.audits_asked(limit, run_id, scope, before)
+        return [rows.audit(values) for values in await self._read(name, **named)]
 
-    async def paused_workflows(self) -> dict[str, int]:
+    async def key_by_hash(self, key_hash: str) -> KeyRow | None:
+        """See `Store.key_by_hash`."""
+        found = await self._read("key_by_hash", key_hash=key_hash)
+        return KeyRow(*found[0]) if found else None
+
+    async def keys(self, org: str | None) -> list[KeyRow]:
+        """See `Store.keys`."""
+        found = await (self._read("keys_of_all") if org is None else self._read("keys", org=org))
+        return [KeyRow(*values) for values in found]
+
+    async def paused_workflows(self, scope: Scope = DEFAULT) -> dict[str, int]:
         """See `Store.paused_workflows`."""
-        return {name: at for name, at in await self._read("paused_workflows", org=ORG)}  # noqa: C416
+        return {name: at for name, at in await self._read("paused_workflows", **rows.scoped(scope))}  # noqa: C416
 
-    async def workflows(self) -> list[dict[str, Any]]:
+    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
         """See `Store.workflows`."""
-        return [dict(one) for one in rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", org=ORG))]
+        return rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", **rows.scoped(scope)))
 
     async def check(self) -> list[str]:
         """See `Store.check`: what of the server's own settings and counters takes a promise away."""
@@ -298,5 +322,11 @@ class PostgresReads:
 
 def ready(routes: Sequence[str], limit: int) -> dict[str, Any]:
     """The parameters of `peek_routes`."""
-    workflows = [split_route(route)[0] for route in routes]
-    return {"routes": list(routes), "workflows": workflows, "org": ORG, "limit": limit}
+    parts = [split_route(route) for route in routes]
+    return {
+        "routes": list(routes),
+        "orgs": [one.scope.org for one in parts],
+        "environments": [one.scope.environment for one in parts],
+        "workflows": [one.workflow for one in parts],
+        "limit": limit,
+    }

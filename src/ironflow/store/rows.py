@@ -12,12 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from ironflow.errors import InvalidTransition
 from ironflow.model import ids
 from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
+from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
+from ironflow.model.scope import Scope
 from ironflow.model.transition import Audit
 from ironflow.model.wait import WaitRow
+from ironflow.store.base import RunFilter, WorkflowSeen
 
 #: The columns of `runs`, `dispatch_queue`, … in the order in which statements select and insert them.
 RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
@@ -25,11 +29,12 @@ QUEUE_COLUMNS = tuple(field.name for field in fields(QueueRow))
 LEASE_COLUMNS = tuple(field.name for field in fields(LeaseRow))
 SESSION_COLUMNS = tuple(field.name for field in fields(SessionRow))
 WAIT_COLUMNS = tuple(field.name for field in fields(WaitRow))
+KEY_COLUMNS = tuple(field.name for field in fields(KeyRow))
 HEAD_COLUMNS = tuple(field.name for field in fields(RunHead))
 EVENT_COLUMNS = ("run_id", "seq", "kind", "step_id", "payload", "execution_seq", "at")
-AUDIT_COLUMNS = ("audit_id", "org", "at", "action", "actor", "run_id", "fields")
+AUDIT_COLUMNS = ("audit_id", "org", "environment", "at", "action", "actor", "run_id", "fields")
 LANE_COLUMNS = ("lane", "lane_limit", "executing", "reserved", "blocked")
-WORKFLOW_COLUMNS = ("name", "version", "worker_tags", "first_seen_at", "seen_at", "paused_at")
+WORKFLOW_COLUMNS = ("name", "version", "worker_tags", "definition", "first_seen_at", "seen_at", "paused_at")
 
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -51,6 +56,14 @@ def head(values: Sequence[Any], reservation: str | None = None) -> RunHead:
     made = RunHead(*values[:17])
     made.reservation = reservation
     return made
+
+
+#: Later than everything, and "no limit": larger than any seq, count or time that occurs.
+ENDLESS = 1 << 62
+#: The statements between which `audits_asked` chooses.
+AUDIT_LISTS = ("audits", "audits_of_scope", "audits_of_run")
+#: After every id of an audit entry: those are hexadecimal.
+_AFTER_ALL = "z"
 
 
 class Walk:
@@ -99,9 +112,78 @@ def journals(rows: Iterable[Sequence[Any]], run_ids: Iterable[str]) -> dict[str,
     return found
 
 
-def session_values(session: SessionRow) -> dict[str, Any]:
-    """A session as named parameters."""
-    return asdict(session)
+def values_of(row: SessionRow | KeyRow | WorkflowSeen) -> dict[str, Any]:
+    """A row as named parameters."""
+    return asdict(row)
+
+
+def scoped(scope: Scope, **values: Any) -> dict[str, Any]:
+    """The parameters of a statement about the rows of one scope."""
+    return {"org": scope.org, "environment": scope.environment, **values}
+
+
+def bounded(limit: int) -> int:
+    """How many rows to read at most, as a number that both databases take; below 1 there are none."""
+    return max(0, min(limit, ENDLESS))
+
+
+def listed(filter: RunFilter, scope: Scope) -> dict[str, Any]:
+    """The parameters of `runs`, but for the states, which each database takes in its own form."""
+    until = ENDLESS if filter.created_to is None else filter.created_to
+    # One upper bound: of two, a database may walk the index by the one that holds nothing back.
+    before_at, before_id = min(filter.before or (ENDLESS, ""), (until, ""))
+    label, label_value = filter.label or (None, None)
+    return scoped(
+        scope, before_at=before_at, before_id=before_id, any_state=not filter.states, workflow=filter.workflow,
+        reason=filter.reason, label=label, label_value=label_value, limit=bounded(filter.limit),
+        priority=filter.priority, worker_tag=filter.worker_tag, created_from=filter.created_from or 0,
+    )  # fmt: skip
+
+
+def newest(pages: Iterable[Iterable[RunRow]], limit: int) -> list[RunRow]:
+    """The first page of several lists of runs, each newest first, as one list."""
+    every = [row for page in pages for row in page]
+    every.sort(key=lambda row: (row.created_at, row.run_id), reverse=True)
+    return every[: bounded(limit)]
+
+
+def audits_asked(limit: int, run_id: str | None, scope: Scope | None, before: str | None) -> tuple[str, dict[str, Any]]:
+    """The statement that answers `Store.audits`, and its parameters."""
+    org, environment = scope or (None, None)
+    everywhere, of_scope, of_run = AUDIT_LISTS
+    named = {"limit": bounded(limit), "before": before or _AFTER_ALL}
+    if run_id is not None:
+        return of_run, {**named, "run_id": run_id, "org": org, "environment": environment}
+    if scope is not None:
+        return of_scope, {**named, "org": org, "environment": environment}
+    return everywhere, named
+
+
+def revoked(found: Sequence[Any], key_id: str, actor: str) -> Audit:
+    """The audit entry of a key that was taken back, from what `revoke_key` returned."""
+    org, environment, kind, name = found
+    return Audit("key.revoke", actor, None, {"key_id": key_id, "kind": kind, "name": name}, Scope(org, environment))
+
+
+def deleted(found: Sequence[Any], actor: str) -> Audit:
+    """The audit entry of a run that is deleted now, from its locked row.
+
+    Raises:
+        InvalidTransition: it has not ended.
+    """
+    row = RunRow(*found)
+    if not row.ended:
+        raise InvalidTransition(
+            f"run {row.run_id} is {row.state}; only a run that has ended can be deleted", hint="Cancel it first."
+        )
+    return Audit.of(row, "run.delete", actor, {"workflow": row.workflow, "state": row.state})
+
+
+#: What `delete_run` does once the run is locked, in this order.
+DELETIONS = (
+    "open_pass", "delete_journal", "delete_payloads", "delete_waits_of_run", "delete_queue_of_run",
+    "delete_lease_of_run", "delete_lanes_of_run", "delete_run", "close_pass",
+)  # fmt: skip
 
 
 def audit(values: Sequence[Any]) -> dict[str, Any]:
@@ -111,18 +193,18 @@ def audit(values: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def audit_values(entry: Audit, now: int, randomness: int, org: str = "default") -> dict[str, Any]:
+def audit_values(entry: Audit, now: int, randomness: int) -> dict[str, Any]:
     """An audit entry as named parameters.
 
     Args:
         entry: what happened.
         now: the time of its transaction, milliseconds since 1970.
         randomness: 74 random bits for its id.
-        org: whose it is.
     """
     return {
         "audit_id": ids.time_ordered(now, randomness),
-        "org": org,
+        "org": entry.scope.org,
+        "environment": entry.scope.environment,
         "at": now,
         "action": entry.action,
         "actor": entry.actor,

@@ -14,25 +14,26 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ironflow.address import redact_url
 from ironflow.errors import StoreReadOnly, StoreUnreachable
 from ironflow.model.capacity import RunHead, SessionRow
 from ironflow.model.transition import Audit, Transition
 from ironflow.model.wait import CLAIMABLE, WaitRow
+from ironflow.observe.seam import Looking, Observer
 from ironflow.store import migrate, rows, sqlite_lanes
 from ironflow.store.base import Decide
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
 from ironflow.store.guards import LOOKS, page
-from ironflow.store.sqlite_batch import write_audits
 from ironflow.store.sqlite_connection import check_writable, connect, explained, prepare, verify
 from ironflow.store.sqlite_heart import SqliteHeart
 from ironflow.store.sqlite_log import LogKeeper
-from ironflow.store.sqlite_reads import ENVIRONMENT, ORG, SqliteReads
+from ironflow.store.sqlite_operator import SqliteOperator
+from ironflow.store.sqlite_sessions import SqliteSessions
 from ironflow.store.sqlite_transaction import SqliteTransaction, SqliteTransactions
 from ironflow.store.sqlite_wake import WakeSocket
 from ironflow.store.sqlite_writer import SqliteWriter
@@ -45,10 +46,8 @@ BEING_MADE_S, YOUNG_S = 1.0, 10.0
 #: How many delayed segments one transaction makes ready: a herd must not keep every other writer waiting.
 _PROMOTED = 1_000
 
-Result = TypeVar("Result")
 
-
-class SqliteStore(SqliteReads):
+class SqliteStore(SqliteSessions, SqliteOperator):
     """See `Store`. Made by :func:`open_sqlite`, in the event loop that will use it."""
 
     dialect = "sqlite"
@@ -78,21 +77,21 @@ class SqliteStore(SqliteReads):
         self._writer = SqliteWriter(writing, self._turnstile, clock, name, self._wrote)
         self._committer = Committer(self._writer, loop)
         self._wake = WakeSocket()
+        self._observer: Observer | None = None
         self._closed = False
         self._transactions: SqliteTransactions | None = None
         if self._turnstile is not None:
-            self._transactions = SqliteTransactions(
-                path, name, self._turnstile, clock, self._wrote, migrate.tables()
-            )
+            self._transactions = SqliteTransactions(path, name, self._turnstile, clock, self._wrote, migrate.tables())
 
     def _learn_the_time(self) -> None:
-        named = {"org": ORG, "environment": ENVIRONMENT}
-        for name in ("last_heartbeat", "last_created"):
-            try:
-                [(at,)] = self._execute(self._near, name, **named).fetchall()
-            except sqlite3.DatabaseError:
-                continue  # damage is for `check` to report, which needs a store that opens
+        try:
+            [(at,)] = self._execute(self._near, "last_heartbeat").fetchall()
             self._clock.saw(at)
+            for org, environment in self._execute(self._near, "scopes").fetchall():
+                [(at,)] = self._execute(self._near, "last_created", org=org, environment=environment).fetchall()
+                self._clock.saw(at)
+        except sqlite3.DatabaseError:
+            return  # damage is for `check` to report, which needs a store that opens
 
     def _wrote(self, pages: int) -> None:
         if self._log is not None:
@@ -111,6 +110,11 @@ class SqliteStore(SqliteReads):
     def live_segments(self, count: int) -> None:
         self._committer.live_segments = count
 
+    def observe(self, observer: Observer | None) -> None:
+        """See `Store.observe`."""
+        self._observer = observer
+        self._committer.wrote = None if observer is None else observer.wrote
+
     # ---- writing
     def submit(self, transition: Transition) -> str | asyncio.Future[str]:
         """See `Store.submit`."""
@@ -126,19 +130,19 @@ class SqliteStore(SqliteReads):
     ) -> dict[str, Transition | Exception | None]:
         """See `Store.decide`. Its transaction locks the whole file, so nothing is ever skipped as locked."""
         ids = list(dict.fromkeys(run_ids))
-        return await self._committer.run(lambda: self._writer.decide(ids, decide, audit), short=len(ids) <= _SHORT)
+        looking = None if self._observer is None else Looking(decide, self._observer)
+        found = await self._committer.run(
+            lambda: self._writer.decide(ids, looking or decide, audit), short=len(ids) <= _SHORT
+        )
+        if looking is not None:
+            looking.applied(found)
+        return found
 
     async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, SqliteTransaction]:
         """See `Store.begin`."""
         if self._transactions is None:
             raise self._writer.read_only()
         return await self._transactions.begin(body, deadline_ms)
-
-    async def _change(self, work: Callable[[sqlite3.Connection, int], Result], *, short: bool = True) -> Result:
-        return await self._committer.run(lambda: self._writer.transaction(work), short=short)
-
-    def _execute(self, connection: sqlite3.Connection, statement: str, /, **values: Any) -> sqlite3.Cursor:
-        return connection.execute(self._statements[statement].text, values)
 
     # ---- the queue
     async def reserve(self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int) -> list[RunHead]:
@@ -210,60 +214,6 @@ class SqliteStore(SqliteReads):
             return sorted(claimed, key=lambda row: (row.due_at or 0, row.run_id, row.step_id))
 
         return await self._change(work, short=False)
-
-    # ---- sessions
-    async def open_session(self, session: SessionRow) -> None:
-        """See `Store.open_session`."""
-        await self._change(lambda connection, now: self._execute(
-            connection, "open_session", **rows.session_values(session)))  # fmt: skip
-
-    async def close_session(self, session_id: str) -> list[str]:
-        """See `Store.close_session`."""
-        return await self._end_session(session_id, expired=False) or []
-
-    async def expire_session(self, session_id: str) -> list[str] | None:
-        """See `Store.expire_session`."""
-        return await self._end_session(session_id, expired=True)
-
-    async def _end_session(self, session_id: str, *, expired: bool) -> list[str] | None:
-        def work(connection: sqlite3.Connection, now: int) -> list[str] | None:
-            if expired and not self._execute(connection, "session_expired", session_id=session_id, now=now).fetchall():
-                return None
-            held = self._execute(connection, "runs_of_session", session_id=session_id).fetchall()
-            self._execute(connection, "expire_leases_of_session", session_id=session_id, now=now)
-            self._execute(connection, "expire_reservations_of_session", session_id=session_id, now=now)
-            self._execute(connection, "delete_session", session_id=session_id)
-            return [run_id for (run_id,) in held]
-
-        return await self._change(work)
-
-    # ---- workflows
-    async def pause_workflow(self, workflow: str, actor: str) -> bool:
-        """See `Store.pause_workflow`."""
-        return await self._audited("pause_workflow", "workflow_paused", workflow, actor)
-
-    async def resume_workflow(self, workflow: str, actor: str) -> bool:
-        """See `Store.resume_workflow`."""
-        return await self._audited("resume_workflow", "workflow_resumed", workflow, actor)
-
-    async def _audited(self, name: str, action: str, workflow: str, actor: str) -> bool:
-        def work(connection: sqlite3.Connection, now: int) -> bool:
-            values = {"org": ORG, "workflow": workflow, "now": now, "actor": actor}
-            changed = bool(self._execute(connection, name, **values).fetchall())
-            if changed:
-                write_audits(connection, [Audit(action, actor, fields={"workflow": workflow})], now)
-            return changed
-
-        return await self._change(work)
-
-    async def saw_workflows(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """See `Store.saw_workflows`."""
-
-        def work(connection: sqlite3.Connection, now: int) -> None:
-            for name, version, tags in rows:
-                self._execute(connection, "saw_workflow", name=name, version=version, worker_tags=tags, now=now)
-
-        await self._change(work)
 
     # ---- waking others, renewing, closing
     async def listen(self, wake: Callable[[str], None]) -> str | None:

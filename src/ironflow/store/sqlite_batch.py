@@ -88,9 +88,9 @@ _DELETES = {
 }
 _FENCES = f"select {FENCE_COLUMNS} from runs where run_id in (@)"
 _QUEUED = f"select {QUEUED_COLUMNS} from dispatch_queue where run_id in (@)"
-_PAUSED = "select org, workflow from workflow_pauses"
+_PAUSED = "select org, environment, workflow from workflow_pauses"
 _LAST_SEQ = "select max(seq) from journal_events where run_id = ?"
-_AUDIT = _insert("audit_log", rows.AUDIT_COLUMNS).replace("@", "(?, ?, ?, ?, ?, ?, ?)")
+_AUDIT = _insert("audit_log", rows.AUDIT_COLUMNS).replace("@", f"({', '.join('?' * len(rows.AUDIT_COLUMNS))})")
 # The scalar subquery finds max(seq) at the end of the run's part of the tree; grouping would read all of it.
 _LOCK = (
     f"select {', '.join('r.' + name for name in rows.RUN_COLUMNS)}, "
@@ -181,7 +181,7 @@ def _judge(
     found = chunked(connection, _FENCES, [change.run_id for change in changes], 0)
     fences = {values[0]: Fence._make(values) for values in found}
     queued: dict[str, Queued] = {}
-    paused: set[tuple[str, str]] = set()
+    paused: set[tuple[str, str, str]] = set()
     if any(change.guard != GUARD_OWNER for change in changes):
         claims = [change.run_id for change in changes if change.guard == GUARD_QUEUED]
         queued = {values[0]: Queued._make(values) for values in chunked(connection, _QUEUED, claims, 0)}

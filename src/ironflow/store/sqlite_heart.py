@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ironflow.store.base import LEASE_STALE, REFRESHED, Verdict
+from ironflow.store.base import LEASE_STALE, REFRESHED, Beat, Verdict
 from ironflow.store.dialect import Statement
 from ironflow.store.sqlite_connection import connect, explained
 from ironflow.store.turnstile import Turnstile
@@ -43,7 +43,7 @@ class SqliteHeart:
         lease_ttl_ms: int,
         credits: int,
         held: Sequence[tuple[str, int, str, bool]],
-    ) -> tuple[bool, list[Verdict]]:
+    ) -> Beat:
         """Push the clocks of one session and of the leases it names.
 
         Args:
@@ -59,15 +59,16 @@ class SqliteHeart:
             connection = self._connection
             connection.execute("begin immediate")
             try:
-                alive, renewed = self._renew(connection, session_id, (session_ttl_ms, lease_ttl_ms), credits, held)
+                draining, renewed = self._renew(connection, session_id, (session_ttl_ms, lease_ttl_ms), credits, held)
                 connection.execute("commit")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("rollback")
                 raise
-        return alive, [
+        verdicts = [
             Verdict(run_id, seq, REFRESHED if (run_id, seq) in renewed else LEASE_STALE) for run_id, seq, _, _ in held
         ]
+        return Beat(draining is not None, bool(draining), verdicts)
 
     def _renew(
         self,
@@ -76,15 +77,18 @@ class SqliteHeart:
         ttls_ms: tuple[int, int],
         credits: int,
         held: Sequence[tuple[str, int, str, bool]],
-    ) -> tuple[bool, set[tuple[str, int]]]:
+    ) -> tuple[int | None, set[tuple[str, int]]]:
+        """Whether the session is wished to drain (None: it is gone), and which leases were renewed."""
         now = self._now()
         session = {"session_id": session_id, "now": now, "expires_at": now + ttls_ms[0], "credits": credits}
-        if connection.execute(self._beat_session, session).rowcount == 0:
-            return False, set()  # declared dead: its leases expired with it, and renewing one would revive it
+        alive = connection.execute(self._beat_session, session).fetchall()
+        if not alive:
+            return None, set()  # declared dead: its leases expired with it, and renewing one would revive it
+        draining: int = alive[0][0]
         if not held:
-            return True, set()
+            return draining, set()
         named = {"held": json.dumps(held), "expires_at": now + ttls_ms[1], "session_id": session_id}
-        return True, set(connection.execute(self._renew_leases, named).fetchall())
+        return draining, set(connection.execute(self._renew_leases, named).fetchall())
 
     def close(self) -> None:
         """Close the connection."""

@@ -51,8 +51,12 @@ class LogKeeper:
         if self._pages >= (ROUND if self._grown else WRITES):
             self._pages = 0
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="ironflow-log", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="ironflow-log", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return  # no thread is to be had: the log grows until one is. What was written stays written.
+                self._thread = thread
             self._due.set()
 
     def close(self) -> None:
@@ -99,4 +103,5 @@ def grow(connection: sqlite3.Connection, size: int) -> None:
         connection.execute("create table growth (filling blob)")
         connection.execute("insert into growth values (zeroblob(?))", (size + _CACHE_BYTES,))
     finally:
-        connection.execute("rollback")
+        if connection.in_transaction:  # a full disk has rolled back already, and is the error to tell
+            connection.execute("rollback")

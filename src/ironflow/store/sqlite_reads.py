@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,15 @@ from ironflow.errors import StoreCorrupt
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
+from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.store import rows
 from ironflow.store.base import RunFilter
 from ironflow.store.dialect import SHARED, SQLITE, Statement, load
 from ironflow.store.sqlite_connection import connect, explain, explained
 
-ORG = "default"
-ENVIRONMENT = "default"
-#: "No limit" and "later than everything": larger than any seq, count or time that occurs.
-ENDLESS = 1 << 62
 #: Events of a journal that are read in the loop; the rest of a longer one is read in the thread.
 PAGE = 256
 
@@ -94,23 +92,24 @@ class SqliteReads:
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """See `Store.runs`."""
-        before_at, before_id = filter.before or (ENDLESS, "")
-        label, label_value = filter.label or (None, None)
-        found = await self._read_far(
-            "runs", org=ORG, environment=ENVIRONMENT, before_at=before_at, before_id=before_id,
-            any_state=not filter.states, states=json.dumps(list(filter.states)), workflow=filter.workflow,
-            reason=filter.reason, label=label, label_value=label_value, limit=filter.limit,
-        )  # fmt: skip
+        states = json.dumps(list(filter.states))
+        if filter.scope is not None:
+            return await self._page(filter, filter.scope, states)
+        scopes = [Scope(*values) for values in await self._read_far("scopes")]
+        return rows.newest([await self._page(filter, scope, states) for scope in scopes], filter.limit)
+
+    async def _page(self, filter: RunFilter, scope: Scope, states: str) -> list[RunRow]:
+        found = await self._read_far("runs", states=states, **rows.listed(filter, scope))
         return [RunRow(*values) for values in found]
 
-    async def find_key(self, column: str, value: str, workflow: str | None) -> RunRow | None:
+    async def find_key(self, column: str, value: str, workflow: str | None, scope: Scope = DEFAULT) -> RunRow | None:
         """See `Store.find_key`."""
-        found = self._read(f"find_{column}", org=ORG, environment=ENVIRONMENT, value=value, workflow=workflow)
+        found = self._read(f"find_{column}", **rows.scoped(scope, value=value, workflow=workflow))
         return RunRow(*found[0]) if found else None
 
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
         """See `Store.journal`."""
-        wanted = limit or ENDLESS
+        wanted = limit or rows.ENDLESS
         found = self._read("journal", run_id=run_id, after=after, limit=min(wanted, PAGE))
         if len(found) == PAGE and wanted > PAGE:
             rest = {"run_id": run_id, "after": found[-1][0], "limit": wanted - PAGE}
@@ -121,6 +120,11 @@ class SqliteReads:
         """See `Store.journals`."""
         found = await self._read_far("journals", ids=json.dumps(list(run_ids)))
         return rows.journals(found, run_ids)
+
+    async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
+        """See `Store.tail`."""
+        found = await self._read_far("tail", pairs=json.dumps(list(after.items())), limit=limit)
+        return rows.journals(found, after)
 
     # ---- the queue and the waits
     async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
@@ -133,7 +137,8 @@ class SqliteReads:
         text = self._statements["peek"].text
         found: list[Any] = []
         for route in routes:
-            named = {"route": route, "org": ORG, "workflow": split_route(route)[0], "limit": limit}
+            parts = split_route(route)
+            named = rows.scoped(parts.scope, route=route, workflow=parts.workflow, limit=limit)
             found += connection.execute(text, named)
         if len(routes) > 1:
             found.sort(key=lambda values: (-values[17], values[18], values[0]))
@@ -142,6 +147,10 @@ class SqliteReads:
     async def queue_routes(self) -> list[str]:
         """See `Store.queue_routes`."""
         return [route for (route,) in self._read("queue_routes")]
+
+    async def backlog(self) -> list[tuple[str, str, int]]:
+        """See `Store.backlog`."""
+        return await self._read_far("backlog")
 
     async def next_due(self) -> int | None:
         """See `Store.next_due`."""
@@ -174,6 +183,10 @@ class SqliteReads:
         """See `Store.expired_sessions`."""
         return [SessionRow(*values) for values in self._read("expired_sessions", now=self.now(), limit=limit)]
 
+    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
+        """See `Store.suspects`."""
+        return [SessionRow(*values) for values in self._read("suspects", older_than=older_than, limit=limit)]
+
     async def expired_leases(self, limit: int, after: str = "") -> list[str]:
         """See `Store.expired_leases`."""
         found = self._read("expired_leases", now=self.now(), after=after, limit=limit)
@@ -199,29 +212,42 @@ class SqliteReads:
 
     async def queue(self, limit: int = 1000) -> list[QueueRow]:
         """See `Store.queue`."""
-        return [QueueRow(*values) for values in await self._read_far("queue", limit=limit)]
+        return [QueueRow(*values) for values in await self._read_far("queue", limit=rows.bounded(limit))]
 
     async def lanes(self) -> list[dict[str, Any]]:
         """See `Store.lanes`."""
         return rows.named(rows.LANE_COLUMNS, await self._read_far("lanes"))
 
-    async def counts(self) -> dict[str, int]:
+    async def counts(self, scope: Scope | None = None) -> dict[str, int]:
         """See `Store.counts`."""
-        return dict(await self._read_far("counts", org=ORG, environment=ENVIRONMENT))
+        if scope is None:
+            return dict(await self._read_far("counts_of_all"))
+        return dict(await self._read_far("counts", **rows.scoped(scope)))
 
-    async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]:
+    async def audits(
+        self, limit: int = 100, run_id: str | None = None, scope: Scope | None = None, before: str | None = None
+    ) -> list[dict[str, Any]]:
         """See `Store.audits`."""
-        name = "audits" if run_id is None else "audits_of_run"
-        named = {"limit": limit} if run_id is None else {"limit": limit, "run_id": run_id}
+        name, named = rows.audits_asked(limit, run_id, scope, before)
         return [rows.audit(values) for values in await self._read_far(name, **named)]
 
-    async def paused_workflows(self) -> dict[str, int]:
-        """See `Store.paused_workflows`."""
-        return dict(self._read("paused_workflows", org=ORG))
+    async def key_by_hash(self, key_hash: str) -> KeyRow | None:
+        """See `Store.key_by_hash`."""
+        found = self._read("key_by_hash", key_hash=key_hash)
+        return KeyRow(*found[0]) if found else None
 
-    async def workflows(self) -> list[dict[str, Any]]:
+    async def keys(self, org: str | None) -> list[KeyRow]:
+        """See `Store.keys`."""
+        found = await (self._read_far("keys_of_all") if org is None else self._read_far("keys", org=org))
+        return [KeyRow(*values) for values in found]
+
+    async def paused_workflows(self, scope: Scope = DEFAULT) -> dict[str, int]:
+        """See `Store.paused_workflows`."""
+        return dict(self._read("paused_workflows", **rows.scoped(scope)))
+
+    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
         """See `Store.workflows`."""
-        return rows.named(rows.WORKFLOW_COLUMNS, await self._read_far("workflows", org=ORG))
+        return rows.named(rows.WORKFLOW_COLUMNS, await self._read_far("workflows", **rows.scoped(scope)))
 
     async def check(self) -> list[str]:
         """See `Store.check`."""

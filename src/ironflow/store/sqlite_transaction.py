@@ -90,7 +90,11 @@ class SqliteTransactions:
             self._one.release()
             raise StoreError("the store is closed", hint="open it again; nothing was written")
         opened = self._open = SqliteTransaction(self, min(deadline_ms, LONGEST_MS))
-        opened.start(body)
+        try:
+            opened.start(body)
+        except RuntimeError:  # no thread is to be had; the next one may find one
+            self.over()
+            raise
         try:
             return await opened.value, opened
         except asyncio.CancelledError:

@@ -124,11 +124,24 @@ class Turnstile:
             self._taken.clear()
             if self._state == _FREE:
                 self._state = _ASKED
-                threading.Thread(target=self._help, name="ironflow-turn", daemon=True).start()
+                try:
+                    threading.Thread(target=self._help, name="ironflow-turn", daemon=True).start()
+                except RuntimeError:  # no thread is to be had
+                    self._state, self._wanted = _FREE, False
+        if not self._wanted:
+            return self._ask_again(time.monotonic() + timeout)
         self._taken.wait(timeout)
         with self._guard:
             self._wanted = False
             return self._state == _HELD
+
+    def _ask_again(self, until: float) -> bool:
+        """Wait without a helper: later than the others, but a process out of threads must still be able to write."""
+        while not self._try_file():
+            if time.monotonic() > until:
+                return False
+            time.sleep(_AGAIN)
+        return True
 
     def _help(self) -> None:
         while True:

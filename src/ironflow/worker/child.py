@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
 from ironflow.engine.registry import Registry
 from ironflow.model.capacity import RunHead
+from ironflow.observe.observation import Observation
 from ironflow.store import connect
-from ironflow.worker.embedded import Worker
 from ironflow.worker.isolation import AGAIN, CANNOT
+from ironflow.worker.local import embedded
 from ironflow.worker.results import Results
+from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
 
@@ -36,12 +39,34 @@ _CONTAINER_LIMIT = Path(os.sep, "sys", "fs", "cgroup", "memory.max")
 _KILL_FIRST = Path(os.sep, "proc", "self", "oom_score_adj")
 
 
+#: Makes the worker of this process.
+Opened = Callable[[dict[str, Any], Registry, Settings], Awaitable[Worker]]
+
+
 def main(request: dict[str, Any]) -> int:
     """Execute one run; returns the exit code: 0 when the run has left, `CANNOT` or `AGAIN` when it could not be taken.
 
     Args:
         request: what `Isolation` sends: database, settings, where the workflow is, the run's head, the session's id.
     """
+    return execute(request, _opened)
+
+
+async def _opened(request: dict[str, Any], registry: Registry, settings: Settings) -> Worker:
+    store = await connect(request["url"], settings=settings)
+    return embedded(
+        store,
+        registry,
+        settings,
+        Results(),
+        worker_id=request["worker_id"],
+        strict=request["strict"],
+        session_id=request["session_id"],
+    )
+
+
+def execute(request: dict[str, Any], opened: Opened) -> int:
+    """Execute one run in a worker that `opened` makes; see `main`."""
     _limit()
     try:
         workflow = getattr(importlib.import_module(request["module"]), request["name"])
@@ -51,7 +76,7 @@ def main(request: dict[str, Any]) -> int:
         log.exception("workflow %s of %s could not be imported", request["name"], request["module"])
         return CANNOT
     try:
-        code = asyncio.run(_execute(request, workflow))
+        code = asyncio.run(_execute(request, workflow, opened))
     except Exception:  # the database, most likely: the run is not to blame
         log.exception("run %s could not be executed alone", request["head"]["run_id"])
         code = AGAIN
@@ -62,18 +87,10 @@ def main(request: dict[str, Any]) -> int:
     return code
 
 
-async def _execute(request: dict[str, Any], workflow: Workflow[Any, Any]) -> int:
-    settings = Settings(**request["settings"])
-    store = await connect(request["url"], settings=settings)
-    worker = Worker(
-        store,
-        Registry([workflow.spec]),
-        settings,
-        Results(),
-        worker_id=request["worker_id"],
-        strict=request["strict"],
-        session_id=request["session_id"],
-    )
+async def _execute(request: dict[str, Any], workflow: Workflow[Any, Any], opened: Opened) -> int:
+    worker = await opened(request, Registry([workflow.spec]), Settings(**request["settings"]))
+    observation = Observation(worker.port.now)
+    worker.observer = observation.observer
     told = _told()
     try:
         await worker.session.open()
@@ -81,7 +98,8 @@ async def _execute(request: dict[str, Any], workflow: Workflow[Any, Any]) -> int
         patience = await _until_left(worker, told)
         await worker.stop(drain_ms=patience)
     finally:
-        await store.close()
+        await worker.port.close()
+        await observation.close()
     return 0
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Loop, Outage, Report
 from ironflow.loops.stale_claims import StaleClaims
@@ -21,9 +20,11 @@ from ironflow.loops.waker import Waker
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.worker.door import head_of
+from ironflow.worker.session import Session
 
 if TYPE_CHECKING:
-    from ironflow.worker.embedded import Worker
+    from ironflow.store.base import Store
+    from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
 
@@ -47,13 +48,13 @@ class Neighbours:
 
     name = "neighbours"
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     async def run_once(self) -> Report:
         """Look once."""
-        if self.worker.session.registered:
-            await self.worker.session.look_around()
+        if self.session.registered:
+            await self.session.look_around()
         return Report()
 
 
@@ -76,17 +77,20 @@ class Telling:
 class Dispatcher:
     """See the module's docstring. It also drives the loops of this engine node."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, store: Store, scanner: CapacityScanner) -> None:
         self.worker = worker
-        self.scanner = CapacityScanner(worker.store, worker.settings, time.monotonic)
-        settings, node = worker.settings, worker.session.row.session_id
-        self.waker = Driver(Telling(Waker(worker.store, node), self.wake), settings.waker_interval_ms)
-        stale_claims = Telling(StaleClaims(worker.store, settings), lambda: self.expect(0))
+        assert isinstance(worker.session, Session)
+        self.session = session = worker.session
+        self.store = store
+        self.scanner = scanner
+        settings, node = worker.settings, session.row.session_id
+        self.waker = Driver(Telling(Waker(store, node), self.wake), settings.waker_interval_ms)
+        stale_claims = Telling(StaleClaims(store, settings), lambda: self.expect(0))
         self.drivers = [
             Driver(Telling(self.scanner, self.wake), settings.recovery_interval_ms),
             Driver(stale_claims, settings.stale_claim_recovery_interval_ms),
             self.waker,
-            Driver(Neighbours(worker), LOOK_AROUND_MS),
+            Driver(Neighbours(session), LOOK_AROUND_MS),
         ]
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
@@ -115,8 +119,7 @@ class Dispatcher:
         """
         task, self._task = self._task, None
         self._kick.set()
-        for driver in self.drivers:
-            await driver.stop()
+        await asyncio.gather(*(driver.stop() for driver in self.drivers))
         if task is not None:
             try:
                 await asyncio.wait({task}, timeout=patience)
@@ -150,7 +153,7 @@ class Dispatcher:
             try:
                 again = await self._round()
                 self._outage.over()
-            except StoreUnreachable as error:
+            except OUTAGES as error:
                 self._outage.met(error)
                 again = False
             except Exception:
@@ -163,7 +166,7 @@ class Dispatcher:
 
     async def _round(self) -> bool:
         """One look. Returns whether another should follow at once."""
-        worker, store = self.worker, self.worker.store
+        worker, store = self.worker, self.store
         free = worker.free
         if free <= 0:
             self.backlog = True
@@ -175,14 +178,15 @@ class Dispatcher:
         asked = store.now()
         due_now = self._due is not None and self._due <= asked
         if due_now:
-            due = await store.due(free, worker.session.routes)
+            due = await store.due(free, self.session.routes)
         # Half of the slots stay with the queue, so that many timers due at once do not keep new runs from starting. The
         # other half is for whatever is due, and that does not wait for the look at the queue.
         room = max(free - len(due), (free + 1) // 2)
         at_once, later = self._split(due, free // 2)
         entered, queued = await _both(worker.take(at_once), self._look_at_queue(room, promote=due_now))
         heads, apart = await self._set_apart(later[: free - len(at_once) - len(queued)] + queued)
-        self.backlog = len(at_once) + len(heads) + apart >= free
+        # The door lets in no more than fit: starts in this process may have taken slots since they were counted above.
+        self.backlog = len(at_once) + len(heads) + apart >= free or len(heads) >= worker.free
         if heads:
             await worker.take(heads)
         if due_now and not (due and entered == len(due)):
@@ -198,21 +202,21 @@ class Dispatcher:
 
     async def _look_at_queue(self, room: int, *, promote: bool) -> list[RunHead]:
         if promote:
-            await self.worker.store.promote()
+            await self.store.promote()
         queued = await self._claim(room)
         if self._told and not queued:
             self._told = False
-            if await self.worker.session.find_routes():
+            if await self.session.find_routes():
                 queued = await self._claim(room)
         return queued
 
     async def _own(self, run_ids: set[str]) -> list[RunHead]:
         """Which of these runs can be taken now. When the next of them can, is what the dispatcher waits for."""
-        store, heads = self.worker.store, []
+        store, heads = self.store, []
         self._due = None
         for run_id in sorted(run_ids):
             found = await store.holdings(run_id)
-            if found is None or not self.worker.session.can_take(found.row.route):
+            if found is None or not self.session.can_take(found.row.route):
                 continue
             times = [wait.due_at for wait in found.waits if wait.due_at is not None]
             if found.row.state not in runs.SUSPENDED:
@@ -224,8 +228,8 @@ class Dispatcher:
         return heads
 
     async def _look_at_due(self, asked: int) -> None:
-        self._due = await self.worker.store.next_due()
-        now = self.worker.store.now()
+        self._due = await self.store.next_due()
+        now = self.store.now()
         # Only what was due when this round asked was not offered; what became due since, the next round takes at once.
         if self._due is not None and self._due < asked - CLOCKS_APART_MS and not self.backlog:
             # It is due and was not offered: another worker's, or in a lane, or of a paused workflow, or a suspect. All
@@ -235,11 +239,11 @@ class Dispatcher:
 
     async def _claim(self, limit: int) -> list[RunHead]:
         worker = self.worker
-        routes = worker.session.routes
-        if not worker.session.peers and not self._reserving:
-            return await worker.store.peek(routes, limit)
+        routes = self.session.routes
+        if not self.session.peers and not self._reserving:
+            return await self.store.peek(routes, limit)
         settings = worker.settings
-        return await worker.store.reserve(routes, limit, worker.session.row.session_id, settings.reservation_ttl_ms)
+        return await self.store.reserve(routes, limit, self.session.row.session_id, settings.reservation_ttl_ms)
 
     async def _set_apart(self, heads: list[RunHead]) -> tuple[list[RunHead], int]:
         """Send the suspects to processes of their own. Returns the others, and how many suspects were sent."""
@@ -260,7 +264,7 @@ class Dispatcher:
             else:
                 back.append((head.run_id, head.reservation))
         if back:
-            await self.worker.store.unreserve(back)
+            await self.store.unreserve(back)
         if found and not sent:
             self._reserving = False  # none can start now; the end of a child process is what wakes the next look
         return plain, sent
@@ -268,7 +272,7 @@ class Dispatcher:
     async def _sleep(self) -> None:
         wait = POLL
         if self._due is not None and self.worker.free > 0:
-            wait = min(POLL, max(FLOOR, (self._due - self.worker.store.now()) / 1000))
+            wait = min(POLL, max(FLOOR, (self._due - self.store.now()) / 1000))
         try:
             await asyncio.wait_for(self._kick.wait(), wait)
         except TimeoutError:

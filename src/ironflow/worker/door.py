@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ironflow.engine import ending
 from ironflow.engine.execution import Execution
 from ironflow.engine.history import History
 from ironflow.engine.plan import Plan, activation
-from ironflow.errors import IronflowError, ReplayError, StoreUnreachable
-from ironflow.model import ids
+from ironflow.errors import OUTAGES, IronflowError, PayloadTooLarge, ReplayError
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, RunHead
 from ironflow.model.journal import RUN_CREATED, Event
@@ -27,18 +26,26 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import APPLIED, GUARD_FRESH, LOST, Transition
 
 if TYPE_CHECKING:
-    from ironflow.worker.embedded import Worker
+    from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
+
+
+#: The answer of a failure: what became of the activation is unknown, or it fails every time. Its reservation is left to
+#: expire, because a run that is given back at once would be handed out again at once.
+FAILED = "failed"
 
 
 class Entry:
     """One run on its way in: what was decided, and the store's answer to it."""
 
-    __slots__ = ("answer", "execution", "head", "plan", "token_hash")
+    __slots__ = ("answer", "execution", "head", "last_seq", "plan", "seen", "token_hash")
 
     def __init__(self, head: RunHead, execution: Execution | None, plan: Plan, token_hash: str) -> None:
         self.head = head
+        #: the run as it was taken, for a second try, and the last number in its journal
+        self.seen = replace(head)
+        self.last_seq = 0
         self.execution = execution
         self.plan = plan
         self.token_hash = token_hash
@@ -55,17 +62,23 @@ class Door:
     async def take(self, heads: list[RunHead]) -> int:
         """Replay and activate these runs; all activations join one commit. Returns how many now execute or ended."""
         worker = self.worker
-        heads = [h for h in heads if h.run_id not in worker.segments and h.run_id not in worker.taking]
-        if not heads:
-            return 0
+        here = [h for h in heads if h.run_id in worker.segments or h.run_id in worker.taking]
+        heads = [h for h in heads if h not in here]
+        # Whoever looked for them counted the slots before; a start that went past the queue may have taken one since.
+        free = max(0, worker.free)
+        heads, late = heads[:free], heads[free:]
         entering = [head.run_id for head in heads]
-        worker.taking.update(entering)
+        worker.taking.update(entering)  # before anything is waited for: what is counted above is taken now
         try:
+            if here or late:
+                await self._give_back(here + late)
+            if not heads:
+                return 0
             unparked = [head.run_id for head in heads if not worker.parked.has(head)]
-            journals = await worker.store.journals(unparked) if unparked else {}
+            journals = await worker.port.journals(unparked) if unparked else {}
             entries = self._open_all(heads, journals)
             taken = 0
-            lost: list[tuple[str, str]] = []
+            lost: list[RunHead] = []
             for entry in entries:
                 head = entry.head
                 word = await self._answered(entry)
@@ -76,13 +89,19 @@ class Door:
                     continue
                 if entry.execution is not None:
                     entry.execution.close()
-                if head.reservation is not None:
-                    lost.append((head.run_id, head.reservation))
+                if word != FAILED:
+                    lost.append(head)
             if lost:
-                await worker.store.unreserve(lost)
+                await self._give_back(lost)
             return taken
         finally:
             worker.taking.difference_update(entering)
+
+    async def _give_back(self, heads: list[RunHead]) -> None:
+        """Not taken: what was reserved for it is for others at once."""
+        reserved = [(head.run_id, head.reservation) for head in heads if head.reservation is not None]
+        if reserved:
+            await self.worker.port.unreserve(reserved)
 
     def _open_all(self, heads: list[RunHead], journals: dict[str, list[Event]]) -> list[Entry]:
         lock = self.worker.session.lock
@@ -97,14 +116,28 @@ class Door:
 
     async def _answered(self, entry: Entry) -> str:
         try:
-            return entry.answer if isinstance(entry.answer, str) else await entry.answer
+            try:
+                return entry.answer if isinstance(entry.answer, str) else await entry.answer
+            except PayloadTooLarge as error:
+                answer = self._refuse(entry, error)
+                return answer if isinstance(answer, str) else await answer
         # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
-        except StoreUnreachable as error:
+        except OUTAGES as error:
             log.warning("run %s could not be activated: %s", entry.head.run_id, error.message)
-            return LOST
+            return FAILED
         except Exception:
             log.exception("run %s could not be activated", entry.head.run_id)
-            return LOST
+            return FAILED
+
+    def _refuse(self, entry: Entry, error: IronflowError) -> str | Awaitable[str]:
+        """End a run whose first commit can never be made."""
+        if entry.execution is not None:
+            entry.execution.close()
+            entry.execution = None
+        head, new_seq = entry.seen, entry.head.execution_seq
+        entry.plan = ending.refused(self.worker.registry.get(head.workflow), head, entry.last_seq, new_seq, error)
+        lease = self._lease(head.run_id, new_seq, entry.token_hash)
+        return self.worker.port.submit(activation(entry.plan, head, new_seq, lease))
 
     def _open(self, head: RunHead, events: list[Event]) -> Entry:
         worker = self.worker
@@ -132,14 +165,15 @@ class Door:
                 execution = None
             spec_ = worker.registry.get(head.workflow) if head.workflow in worker.registry else None
             plan = ending.refused(spec_, head, last_seq, new_seq, _named(head, error))
-        entry = Entry(head, execution, plan, new_token_hash())
+        entry = Entry(head, execution, plan, worker.port.new_token())
+        entry.last_seq = plan.events[0].seq - 1
         transition = activation(plan, head, new_seq, self._lease(head.run_id, new_seq, entry.token_hash))
-        entry.answer = worker.store.submit(transition)
+        entry.answer = worker.port.submit(transition)
         head.execution_seq, head.state = new_seq, transition.state or runs.RUNNING
         return entry
 
     def _first_plan(self, execution: Execution, head: RunHead, new_seq: int) -> Plan:
-        now = self.worker.store.now()
+        now = self.worker.port.now()
         execution.head = head
         adoptable = self.worker.orphans.of(head.run_id)
         execution.open(new_seq, now, self.worker.session.row.worker_id, adoptable)
@@ -171,8 +205,8 @@ class Door:
                 plan = ending.refused(execution.spec, head, 1, 1, error)
                 plan.events.insert(0, Event(1, RUN_CREATED, None, created, 1))
                 execution = None
-            token_hash = new_token_hash()
-            answer = worker.store.submit(self._fresh(row, plan, token_hash))
+            token_hash = worker.port.new_token()
+            answer = worker.port.submit(self._fresh(row, plan, token_hash))
             word = answer if isinstance(answer, str) else await answer
         finally:
             worker.taking.discard(row.run_id)
@@ -187,7 +221,7 @@ class Door:
         transition = activation(plan, head_of(row), 1, self._lease(row.run_id, 1, token_hash))
         transition.guard, transition.row, transition.dequeue = GUARD_FRESH, row, False
         row.execution_seq, row.state = 1, transition.state or runs.RUNNING
-        row.started_at = self.worker.store.now()
+        row.started_at = self.worker.port.now()
         row.lease_token_hash = transition.new_token_hash
         if transition.ended:
             row.ended_at = row.started_at
@@ -195,11 +229,6 @@ class Door:
             setattr(row, name, value)
         transition.changes = None
         return transition
-
-
-def new_token_hash() -> str:
-    """What a new lease is checked against: the token itself is not kept, since this very process writes."""
-    return ids.token_hash(secrets.token_hex(16))
 
 
 def _named(head: RunHead, error: Exception) -> IronflowError:

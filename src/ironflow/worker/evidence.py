@@ -174,9 +174,12 @@ def watch_once(session: SessionRow, died: Died) -> None:
                 waiting.append(died)
             return
         _watched[session.session_id] = [died]
-    threading.Thread(
-        target=_watch, args=(session,), name=f"ironflow-watch-{session.session_id[:8]}", daemon=True
-    ).start()
+    name = f"ironflow-watch-{session.session_id[:8]}"
+    try:
+        threading.Thread(target=_watch, args=(session,), name=name, daemon=True).start()
+    except RuntimeError:  # no thread is to be had: until one is, the clocks decide
+        with _lock:
+            _watched.pop(session.session_id, None)
 
 
 def unwatch(died: Died) -> None:

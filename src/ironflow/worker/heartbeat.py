@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ironflow.config import Settings
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES
 from ironflow.loops.driver import Outage
-from ironflow.store.base import REFRESHED, Heart, Store, Verdict
+from ironflow.store.base import REFRESHED, Heart, Verdict
+from ironflow.worker.port import Port
 
 log = logging.getLogger("ironflow.worker")
 
@@ -40,35 +41,40 @@ class Heartbeat:
     """See the module's docstring.
 
     Args:
-        store: where to renew.
+        port: where to renew.
         session_id: whose session.
         settings: intervals and times to live.
         held: a snapshot of the leases to renew and the number of free slots; called from the thread.
         on_verdicts: called on the loop with the leases that were not refreshed.
         on_cut_off: called on the loop when nothing could be renewed for one lease time.
         on_unknown: called on the loop when the session is gone from the database.
+        on_dismissed: called on the loop when somebody wishes that this worker leaves.
     """
 
     def __init__(
         self,
-        store: Store,
+        port: Port,
         session_id: str,
         settings: Settings,
         held: Callable[[], tuple[Sequence[Held], int]],
         on_verdicts: Callable[[list[Verdict]], None],
         on_cut_off: Callable[[], None],
         on_unknown: Callable[[], None],
+        on_dismissed: Callable[[], None],
     ) -> None:
-        self._store = store
+        self._port = port
         self._session_id = session_id
         self._settings = settings
         self._held = held
         self._on_verdicts = on_verdicts
         self._on_cut_off = on_cut_off
         self._on_unknown = on_unknown
+        self._on_dismissed = on_dismissed
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
+        #: ends the pause before the next beat
+        self._kick = threading.Event()
         self._interval = settings.renewal_interval_ms / 1000
         self._ttl = settings.lease_ttl_ms / 1000
         self._answered = self._renewed = time.monotonic()
@@ -86,13 +92,18 @@ class Heartbeat:
     def stop(self) -> None:
         """End the thread; waits for a beat under way. Called from another thread than the loop's."""
         self._stop.set()
+        self._kick.set()
         if self._thread.is_alive():
             self._thread.join(timeout=STOP_S)
+
+    def beat_now(self) -> None:
+        """Do not wait for the interval: somebody may doubt that this worker lives."""
+        self._kick.set()
 
     def _beat(self) -> None:
         heart: Heart | None = None
         asked = time.monotonic()
-        while not self._stop.wait(self._interval):
+        while self._pause():
             before, asked = asked, time.monotonic()
             if asked - before > LATE * self._interval:
                 # Frozen, or a machine that was asleep: then nobody blocked the loop, it had no chance to answer either.
@@ -100,17 +111,23 @@ class Heartbeat:
                 self._answered = asked
             try:
                 # Opened here and not before the loop: a database that is away right now must not end the beat for good.
-                heart = heart or self._store.heart()
+                heart = heart or self._port.heart()
                 self._once(heart)
                 # From before the question: the database counted the new time to live at some point after it.
                 self._renewed, self._cut_off = asked, False
                 self._outage.over()
-            except StoreUnreachable as error:
+            except OUTAGES as error:
                 self._outage.met(error)
             except Exception as error:
                 log.warning("the leases could not be renewed: %s", error)
         if heart is not None:
             heart.close()
+
+    def _pause(self) -> bool:
+        """Wait until the next beat; False where there is none any more."""
+        self._kick.wait(self._interval)
+        self._kick.clear()
+        return not self._stop.is_set()
 
     def _check(self) -> None:
         """On the loop: give everything up after one lease time without renewal.
@@ -128,13 +145,13 @@ class Heartbeat:
 
     def _once(self, heart: Heart) -> None:
         held, free = self._held()
-        known, verdicts = heart.beat(
-            self._session_id, self._settings.session_ttl_ms, self._settings.lease_ttl_ms, free, held
-        )
-        if not known:
+        beat = heart.beat(self._session_id, self._settings.session_ttl_ms, self._settings.lease_ttl_ms, free, held)
+        if not beat.known:
             # Before the verdicts: whoever hears of them must know already that all of it is lost.
             self._tell(self._on_unknown)
-        lost = [verdict for verdict in verdicts if verdict.verdict != REFRESHED]
+        elif beat.draining:
+            self._tell(self._on_dismissed)
+        lost = [verdict for verdict in beat.verdicts if verdict.verdict != REFRESHED]
         if lost:
             self._tell(self._on_verdicts, lost)
         self._watch_the_loop()

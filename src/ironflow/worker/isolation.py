@@ -14,22 +14,22 @@ import json
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from ironflow.address import sqlite_path
 from ironflow.context.workflows import Workflow
 from ironflow.engine.definitions import WorkflowSpec
-from ironflow.errors import StoreUnreachable
-from ironflow.model import claim, operator, recovery
+from ironflow.errors import OUTAGES
+from ironflow.model import recovery
 from ironflow.model.capacity import RunHead
-from ironflow.model.transition import Locked, Transition
 from ironflow.worker import evidence
 from ironflow.worker.session import lock_folder, new_session_id
 
 if TYPE_CHECKING:
-    from ironflow.worker.embedded import Worker
+    from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
 
@@ -40,11 +40,28 @@ LEAVING_S = 3.0
 #: What the child's interpreter executes. The request comes by its standard input, because it holds the database's
 #: address, and arguments and environment of a process can be read by others.
 BOOT = (
-    "import json, sys; request = json.loads(sys.stdin.readline()); sys.path[:] = request['path']; "
-    "from ironflow.worker.child import main; sys.exit(main(request))"
+    "import importlib, json, sys; request = json.loads(sys.stdin.readline()); sys.path[:] = request['path']; "
+    "sys.exit(importlib.import_module(request['main']).main(request))"
 )
 #: Exit codes of a child: it cannot load the workflow, and no other child will; or something else was in the way.
 CANNOT, AGAIN = 78, 75
+
+
+class Reach(NamedTuple):
+    """How a child process reaches what its parent speaks to: the module that knows, and what that is told."""
+
+    main: str
+    facts: dict[str, Any]
+
+
+def by_database(url: str) -> Reach:
+    """Reach a database, from whatever folder."""
+    # A relative path means something else once this process has changed its folder.
+    path = sqlite_path(url)
+    return Reach(
+        "ironflow.worker.child",
+        {"url": url if path is None else f"sqlite:///{quote(str(Path(path).absolute()))}"},
+    )
 
 
 class Child:
@@ -66,22 +83,20 @@ class Isolation:
 
     Args:
         worker: the parent.
-        url: the database's address as a child can use it; None switches isolation off (a child does not isolate).
+        reach: how a child reaches what the parent speaks to; None switches isolation off (a child does not isolate).
     """
 
-    def __init__(self, worker: Worker, url: str | None) -> None:
+    def __init__(self, worker: Worker, reach: Callable[[Worker], Reach] | None) -> None:
         self.worker = worker
         self.children: dict[str, Child] = {}
-        # A relative path means something else once this process has changed its folder.
-        path = sqlite_path(url) if url is not None else None
-        self._url = url if path is None else f"sqlite:///{quote(str(Path(path).absolute()))}"
+        self._reach = reach
         self._refused: set[str] = set()
 
     def wanted(self, head: RunHead) -> bool:
         """Whether this run is a suspect that can be isolated from here."""
         return (
             head.charged_recoveries >= recovery.SUSPECT_AFTER
-            and self._url is not None
+            and self._reach is not None
             and head.run_id not in self._refused
         )
 
@@ -130,7 +145,7 @@ class Isolation:
                 return
             await self._ended(child, code)
         # Never a reason to execute a killer here: what it held expires, and it is a suspect all the same.
-        except StoreUnreachable as error:
+        except OUTAGES as error:
             log.warning("suspect run %s is left to the scanner: %s", head.run_id, error.message)
         except Exception:
             log.exception("suspect run %s is left to the scanner", head.run_id)
@@ -156,9 +171,12 @@ class Isolation:
 
     def _request(self, child: Child, place: tuple[str, str]) -> dict[str, Any]:
         settings = dataclasses.replace(self.worker.settings, concurrency=1, parked_instances=0)
+        assert self._reach is not None
+        reach = self._reach(self.worker)
         return {
+            **reach.facts,
+            "main": reach.main,
             "path": sys.path,
-            "url": self._url,
             "settings": dataclasses.asdict(settings),
             "module": place[0],
             "name": place[1],
@@ -170,16 +188,11 @@ class Isolation:
 
     async def _keep(self, child: Child) -> None:
         """Prolong the reservation until the child has activated the run: imports may take longer than it lasts."""
-        store, ttl = self.worker.store, self.worker.settings.reservation_ttl_ms
-        head = child.head
-
-        def decide(locked: Locked) -> Transition | None:
-            return claim.keep(locked, head.reservation or "", locked.now + ttl)
-
+        ttl, head = self.worker.settings.reservation_ttl_ms, child.head
         while True:
             await asyncio.sleep(ttl / 3000)
             try:
-                if not any((await store.decide([head.run_id], decide)).values()):
+                if not await self.worker.port.keep(head.run_id, head.reservation or "", ttl):
                     return
             except Exception as error:
                 log.warning("the reservation of run %s could not be prolonged: %s", head.run_id, error)
@@ -196,10 +209,10 @@ class Isolation:
             return
         log.error("the process of suspect run %s died (%s)", head.run_id, _how(code))
         opening = evidence.last_words(lock_folder(), child.session_id)
-        await self.worker.dispatcher.scanner.session_died(child.session_id, opening)
-        row = await self.worker.store.run(head.run_id)
-        # Not from the report: the watcher of the child's lock may have been quicker, and then it is empty.
-        if opening is None and row is not None and row.execution_seq == head.execution_seq:
+        await self.worker.session.died(child.session_id, opening)
+        owner = await self.worker.port.owner(head.run_id)
+        # Not from a report: the watcher of the child's lock may have been quicker, and then it is empty.
+        if opening is None and owner is not None and owner.execution_seq == head.execution_seq:
             await self._execute_here(child, "its process died before it looked at the run")
 
     async def _execute_here(self, child: Child, why: str) -> None:
@@ -208,19 +221,14 @@ class Isolation:
         log.warning("run %s is a suspect and is executed in the worker all the same: %s", head.run_id, why)
         self._refused.add(head.run_id)
         if head.reservation is not None:
-            await self.worker.store.unreserve([(head.run_id, head.reservation)])
+            await self.worker.port.unreserve([(head.run_id, head.reservation)])
 
     async def _give_back(self, child: Child) -> None:
         """The child left without its run (told to, or for an error that was not the run's): no loss is counted."""
-
-        def decide(locked: Locked) -> Transition | None:
-            return operator.release(locked, child.session_id)
-
         head = child.head
-        await self.worker.store.decide([head.run_id], decide)
-        await self.worker.store.close_session(child.session_id)
+        await self.worker.port.give_back(head.run_id, child.session_id)
         if head.reservation is not None:
-            await self.worker.store.unreserve([(head.run_id, head.reservation)])
+            await self.worker.port.unreserve([(head.run_id, head.reservation)])
 
     def _tell(self, child: Child, patience: float) -> None:
         process = child.process

@@ -14,15 +14,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ironflow.engine.registry import served_routes
+from ironflow.engine.definitions import seen
 from ironflow.model.capacity import SessionRow
-from ironflow.model.ids import join_tags, split_route, tags_of
+from ironflow.model.ids import tags_of
+from ironflow.model.routing import Serves
+from ironflow.model.scope import DEFAULT
 from ironflow.worker import evidence
-from ironflow.worker.heartbeat import Heartbeat, Held
+from ironflow.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec
-    from ironflow.worker.embedded import Worker
+    from ironflow.loops.capacity_scanner import CapacityScanner
+    from ironflow.store.base import Store
+    from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
 
@@ -48,17 +52,30 @@ class Session:
 
     Args:
         worker: whose session it is.
+        store: where it is registered.
+        scanner: recovers what a dead peer held.
         worker_id: a stable name, shown to people; None makes one from host and pid.
         tags: what the worker offers, checked by `ids.tags_of`; without any it serves what its workflows require of
             themselves.
         alone: the id of a child process that takes one run and serves no route; given by its parent.
     """
 
-    def __init__(self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None = None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        store: Store,
+        scanner: CapacityScanner,
+        worker_id: str | None,
+        tags: tuple[str, ...],
+        alone: str | None = None,
+    ) -> None:
         self.worker = worker
+        self.store = store
+        self.scanner = scanner
         self.tags = tags_of(tags, "tags")
         self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
         self.peers: list[SessionRow] = []
+        self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
         self.routes: list[str] = []
         #: peers that were alive when they were first seen
         self._known: set[str] = set()
@@ -72,7 +89,7 @@ class Session:
         self._closed = False
 
     def _new_row(self, session_id: str | None = None) -> SessionRow:
-        now, settings = self.worker.store.now(), self.worker.settings
+        now, settings = self.store.now(), self.worker.settings
         return SessionRow(
             session_id=session_id or new_session_id(),
             worker_id=self.worker_id,
@@ -90,21 +107,20 @@ class Session:
 
     async def open(self) -> None:
         """Lock, register, beat, and look at the peers."""
-        store, row = self.worker.store, self.row
+        store, row = self.store, self.row
         self.lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
         if self.lock is not None:
             row.lock_path = str(self.lock.path)
             row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
+        self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
         if self._serves_queue:
-            routes = [route for spec in self.worker.registry for route in served_routes(spec)]
-            self.routes = sorted(route for route in routes if self.can_take(route))
+            self.routes = self.serves.routes()
+            row.serves = self.serves.to_json()
         row.routes = "\n".join(self.routes)
         try:
             row.wake_address = await store.listen(self._heard)
             await store.open_session(row)
-            await store.saw_workflows(
-                (spec.name, spec.version, join_tags(spec.worker_tags)) for spec in self.worker.registry
-            )
+            await store.saw_workflows([seen(spec) for spec in self.worker.registry])
         except BaseException:
             self._unlock()
             raise
@@ -123,7 +139,7 @@ class Session:
                 await asyncio.to_thread(self._heartbeat.stop)
                 self._heartbeat = None
             if registered:
-                await self.worker.store.close_session(self.row.session_id)
+                await self.store.close_session(self.row.session_id)
         except Exception as error:
             log.warning("the session could not be closed; it will expire: %s", error)
         finally:
@@ -136,7 +152,7 @@ class Session:
 
     async def look_around(self) -> None:
         """See which other sessions there are, watch those whose death can be proven from here, and find new routes."""
-        sessions = await self.worker.store.sessions()
+        sessions = await self.store.sessions()
         self.peers = [s for s in sessions if s.session_id != self.row.session_id]
         self._known.intersection_update(peer.session_id for peer in self.peers)
         for peer in self.peers:
@@ -163,13 +179,14 @@ class Session:
 
     def serve(self, spec: WorkflowSpec) -> None:
         """A workflow was registered after the session opened: take its runs too."""
+        self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
         if not self._serves_queue:
             return
-        new = [route for route in served_routes(spec) if route not in self.routes and self.can_take(route)]
+        self.row.serves = self.serves.to_json()
+        new = [route for route in self.serves.routes() if route not in self.routes]
         if new:
             self._also(new)
-            seen = (spec.name, spec.version, join_tags(spec.worker_tags))
-            self.worker.spawn(self.worker.store.saw_workflows([seen]))
+            self.worker.spawn(self.store.saw_workflows([seen(spec)]))
 
     async def find_routes(self) -> bool:
         """Serve what the queue holds and this worker can take: a start may ask for tags beyond its workflow's own.
@@ -179,7 +196,7 @@ class Session:
         if not self._serves_queue:
             return False
         known = set(self.routes)
-        new = [r for r in await self.worker.store.queue_routes() if r not in known and self.can_take(r)]
+        new = [r for r in await self.store.queue_routes() if r not in known and self.can_take(r)]
         if new:
             self._also(new)
         return bool(new)
@@ -192,23 +209,15 @@ class Session:
 
     async def _announce(self) -> None:
         """Bring the row up to date, so that `why` names this worker as one that could take such a run."""
-        now, row = self.worker.store.now(), self.row
+        now, row = self.store.now(), self.row
         row.heartbeat_at, row.expires_at = now, now + self.worker.settings.session_ttl_ms
         row.credits = max(0, self.worker.free)
         if self.registered:
-            await self.worker.store.open_session(row)
+            await self.store.open_session(row)
 
     def can_take(self, route: str) -> bool:
-        """Whether this worker serves a routing class: it has the workflow in a fitting version, and every tag."""
-        workflow, version, tags = split_route(route)
-        if workflow not in self.worker.registry:
-            return False
-        spec = self.worker.registry.get(workflow)
-        fits = version == spec.version or version in spec.compatible
-        return fits and tags <= set(self.tags) | self._own_tags(workflow)
-
-    def _own_tags(self, workflow: str) -> set[str]:
-        return set() if self.tags else set(self.worker.registry.get(workflow).worker_tags)
+        """Whether this worker serves a routing class; see `model.routing`."""
+        return self.serves.can_take(route)
 
     # ---- what threads and other processes say ------------------------------------------------------------------------
 
@@ -239,34 +248,36 @@ class Session:
         # First: a worker without peers takes the recovered run without a reservation.
         self.peers = [peer for peer in self.peers if peer.session_id != session_id]
         dispatcher = self.worker.dispatcher
-        report = await dispatcher.scanner.session_died(session_id, opening, dispatcher.wake)
-        if report.run_ids:
-            log.warning("session %s is dead (its process is gone): %d runs recovered", session_id, len(report.run_ids))
+        report = await self.scanner.session_died(session_id, opening, dispatcher.wake)
+        # Each run that was recovered has been told of as a warning; this line is for whoever looks for the process.
+        log.debug("session %s is dead (its process is gone); runs recovered: %d", session_id, len(report.run_ids))
         dispatcher.wake()
         for peer in gone:
             evidence.discard(peer)
 
+    def tell_queue(self, *, lane: bool = False) -> None:
+        """See `Membership`. A free place in a lane is told only to those who are there."""
+        if self.peers or not lane:
+            self.store.notify("queue", self.peers)
+
+    async def died(self, session_id: str, opening: evidence.Opening | None) -> None:
+        """See `Membership`."""
+        await self.scanner.session_died(session_id, opening)
+
     def _start_heartbeat(self) -> Heartbeat:
         worker = self.worker
         heartbeat = Heartbeat(
-            worker.store,
+            worker.port,
             self.row.session_id,
             worker.settings,
-            self._held,
+            worker.renewing,
             worker.verdicts,
             worker.cut_off,
             self._forgotten,
+            worker.dismiss,
         )
         heartbeat.start()
         return heartbeat
-
-    def _held(self) -> tuple[list[Held], int]:
-        worker = self.worker
-        held = [
-            (run_id, segment.head.execution_seq, segment.token_hash, segment.executing)
-            for run_id, segment in list(worker.segments.items())
-        ]
-        return held, max(0, worker.free)
 
     def _forgotten(self) -> None:
         """The session is gone from the database: somebody took this worker for dead. Register anew."""

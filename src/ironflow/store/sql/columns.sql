@@ -15,7 +15,14 @@ run_id, execution_seq, token_hash, session_id, acquired_at, expires_at, executin
 
 -- fragment: session_columns
 session_id, worker_id, host, boot_id, pid, process_id, routes, slots, credits, started_at, heartbeat_at, expires_at,
-lock_path, lock_device, lock_inode, wake_address, suspect_since, draining
+lock_path, lock_device, lock_inode, wake_address, suspect_since, draining, org, environment, kind, serves, supervisor
+
+-- fragment: key_columns
+key_id, org, environment, kind, role, name, key_hash, workflows, created_at, created_by, expires_at, revoked_at,
+last_used_at
+
+-- fragment: audit_columns
+audit_id, org, environment, at, action, actor, run_id, fields
 
 -- fragment: wait_columns
 run_id, step_id, kind, status, due_at, pre_claim_status, claimed_by, claimed_at

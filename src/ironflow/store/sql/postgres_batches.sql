@@ -170,7 +170,7 @@ with item as (
         with ordinality as i (run_id, execution_seq, facts, queued, reservation, state, next_seq, token, flags,
                               session_id, ttl, executing, n)
 ), held as materialized (
-    select run_id, org, workflow, execution_seq, state, facts, limits from runs
+    select run_id, org, environment, workflow, execution_seq, state, facts, limits from runs
     where run_id = any(:runs::text[]) order by run_id for no key update
 ), clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at from (select count(*) from held) as locked
@@ -179,7 +179,8 @@ with item as (
            case when h.run_id is null or h.execution_seq <> i.execution_seq or i.facts <> h.facts then 3
                 when h.limits is not null then 7
                 when exists (
-                    select from workflow_pauses p where p.org = h.org and p.workflow = h.workflow) then 3
+                    select from workflow_pauses p
+                    where p.org = h.org and p.environment = h.environment and p.workflow = h.workflow) then 3
                 when not i.queued and h.state not in ('sleeping', 'waiting', 'awaiting_approval') then 3
                 else 0 end as answer
     from item i left join held h using (run_id)

@@ -204,7 +204,7 @@ declare
     v_at bigint;
     v_run record;
 begin
-    select org, workflow, state, facts, limits into v_run from runs
+    select org, environment, workflow, state, facts, limits into v_run from runs
     where run_id = p_run and execution_seq = p_execution_seq for no key update;
     v_at := ironflow_clock_v(p_floor);
     if not found or (p_facts is not null and v_run.facts <> p_facts) then
@@ -213,7 +213,10 @@ begin
     if v_run.limits is not null then
         return v_at * 8 + 7;
     end if;
-    if exists (select from workflow_pauses where org = v_run.org and workflow = v_run.workflow) then
+    if exists (
+        select from workflow_pauses
+        where org = v_run.org and environment = v_run.environment and workflow = v_run.workflow
+    ) then
         return v_at * 8 + 3;
     end if;
     if p_queued then

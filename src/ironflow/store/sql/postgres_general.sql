@@ -24,7 +24,7 @@ select {queue_columns} from dispatch_queue where run_id = any(:ids::text[]) orde
 select ironflow_clock_v(:floor::bigint)
 
 -- name: paused_among
-select org, workflow from workflow_pauses where workflow = any(:workflows::text[])
+select org, environment, workflow from workflow_pauses where workflow = any(:workflows::text[])
 
 -- fragment: delete_leases
 delete from concurrency_leases where run_id = any(:leases_ids::text[])
@@ -117,10 +117,10 @@ on conflict (run_id, step_id) do update set kind = excluded.kind, status = exclu
     pre_claim_status = excluded.pre_claim_status, claimed_by = excluded.claimed_by, claimed_at = excluded.claimed_at
 
 -- fragment: insert_audits
-insert into audit_log (audit_id, org, at, action, actor, run_id, fields)
+insert into audit_log (audit_id, org, environment, at, action, actor, run_id, fields)
 select * from unnest(
-    :audits_audit_id::text[], :audits_org::text[], :audits_at::bigint[], :audits_action::text[],
-    :audits_actor::text[], :audits_run_id::text[], :audits_fields::text[]
+    :audits_audit_id::text[], :audits_org::text[], :audits_environment::text[], :audits_at::bigint[],
+    :audits_action::text[], :audits_actor::text[], :audits_run_id::text[], :audits_fields::text[]
 )
 
 -- Each of these alone, and the ones that hand a run back to the queue as one statement: between a death and the next

@@ -6,12 +6,15 @@
 -- One walk along the index per route, each no longer than the page, then one order over all of them: rows that are
 -- blocked, delayed, reserved or of another route are never touched.
 -- name: peek_routes
-select h.* from unnest(:routes::text[], :workflows::text[]) as t (route, workflow)
+select h.* from unnest(:routes::text[], :orgs::text[], :environments::text[], :workflows::text[])
+    as t (route, org, environment, workflow)
 cross join lateral (
     select {head_columns}, q.reservation_token, q.priority as queue_priority, q.enqueued_at
     from dispatch_queue q join runs r on r.run_id = q.run_id
     where q.route = t.route and q.status = 'ready'
-      and not exists (select 1 from workflow_pauses p where p.org = :org and p.workflow = t.workflow)
+      and not exists (
+          select 1 from workflow_pauses p
+          where p.org = t.org and p.environment = t.environment and p.workflow = t.workflow)
     order by q.priority desc, q.enqueued_at, q.run_id
     limit :limit
 ) h
@@ -63,7 +66,9 @@ cross join lateral (
     where w.status = s.status and w.due_at <= :now
       and r.state in ('sleeping', 'waiting', 'awaiting_approval') and r.limits is null
       and r.route = any(:routes::text[])
-      and not exists (select 1 from workflow_pauses p where p.org = r.org and p.workflow = r.workflow)
+      and not exists (
+          select 1 from workflow_pauses p
+          where p.org = r.org and p.environment = r.environment and p.workflow = r.workflow)
     order by w.due_at limit :limit
 ) h
 order by h.due_at limit :limit
@@ -94,10 +99,12 @@ with clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at
 ), gone as (
     delete from worker_sessions s using clock c
-    where s.session_id = :session_id and (not :expired_only::boolean or s.expires_at <= c.at) returning s.session_id
+    where s.session_id = :session_id
+      and (not :lost_only::boolean or s.expires_at <= c.at or s.suspect_since <= :suspect_until::bigint)
+    returning s.session_id
 ), ended as (
     -- A goodbye said twice still finds what the first one left.
-    select not :expired_only::boolean or exists (select from gone) as yes
+    select not :lost_only::boolean or exists (select from gone) as yes
 ), held as materialized (
     select run_id from concurrency_leases
     where session_id = :session_id and (select yes from ended) order by run_id for update
@@ -123,7 +130,7 @@ with clock as materialized (
 ), alive as (
     update worker_sessions set heartbeat_at = c.at, expires_at = c.at + :session_ttl::bigint, credits = :credits::bigint,
         suspect_since = null
-    from clock c where session_id = :session_id returning session_id
+    from clock c where session_id = :session_id returning session_id, draining
 ), held as (
     select * from unnest(:ids::text[], :seqs::bigint[], :tokens::text[], :executing::boolean[])
         with ordinality as h (run_id, execution_seq, token, executing, n)
@@ -137,7 +144,7 @@ with clock as materialized (
         executing = case when f.executing then 1 else 0 end
     from free f cross join clock c where l.run_id = f.run_id returning l.run_id
 )
-select c.at, exists (select from alive) as alive,
+select c.at, exists (select from alive) as alive, (select draining from alive) as draining,
        array(select f.n from free f where f.run_id in (select run_id from renewed)) as renewed
 from clock c
 
@@ -147,6 +154,27 @@ select h.n from concurrency_leases l
 join unnest(:ids::text[], :seqs::bigint[], :tokens::text[]) with ordinality as h (run_id, execution_seq, token, n)
   on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
 where l.session_id = :session_id
+
+-- ---- what a node asks
+
+-- For whoever follows runs: what came after the event each was last seen with, so many of each at most.
+-- name: tail
+select a.run_id, {event_columns}
+from unnest(:ids::text[], :after::bigint[]) as a (run_id, after)
+cross join lateral (
+    select * from journal_events j where j.run_id = a.run_id and j.seq > a.after order by j.seq limit :limit
+) e
+order by a.run_id, e.seq
+
+-- Two nodes may tell of one key at the same time: the latest time stays, and a row that somebody holds is skipped.
+-- name: used_keys
+with used as materialized (
+    select k.key_id, u.at from api_keys k
+    join unnest(:ids::text[], :times::bigint[]) as u (key_id, at) on u.key_id = k.key_id
+    where k.last_used_at is null or k.last_used_at < u.at
+    order by k.key_id for no key update of k skip locked
+)
+update api_keys k set last_used_at = used.at from used where k.key_id = used.key_id
 
 -- ---- the server itself
 

@@ -9,6 +9,10 @@ with recursive seen (route) as (
 )
 select route from seen where route is not null
 
+-- Reads an entry of an index per segment: for people and their graphs, not for loops.
+-- name: backlog
+select route, coalesce(blocked_lane, ''), count(*) from dispatch_queue where status in ('ready', 'blocked') group by 1, 2
+
 -- A wait of a run that is paused, queued or executing wants nothing of a waker: its due time must not wake one.
 -- name: next_due
 select min(at) from (

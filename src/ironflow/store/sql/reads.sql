@@ -4,21 +4,43 @@
 select {run_columns} from runs where run_id = :run_id
 
 -- Newest first, keyset by (created_at, run_id); a page costs its own length, wherever it starts. A NUL is JSON, but no
--- text of PostgreSQL's: labels with one match nothing there, instead of failing the whole list.
+-- text of PostgreSQL's: labels with one match nothing there, instead of failing the whole list. The tags of a route
+-- begin after its second separator (see `model.ids.route_of`).
 -- name: runs
 select {run_columns} from runs
 where org = :org and environment = :environment
   and (created_at, run_id) < (cast(:before_at as bigint), cast(:before_id as text))
+  and created_at >= cast(:created_from as bigint)
   and (cast(:any_state as boolean) or state /*postgres: = any(cast(:states as text[])) */
        /*sqlite: in (select value from json_each(:states)) */)
   and (cast(:workflow as text) is null or workflow = cast(:workflow as text))
   and (cast(:reason as text) is null or reason = cast(:reason as text))
+  and (cast(:priority as bigint) is null or priority = cast(:priority as bigint))
+  and (cast(:worker_tag as text) is null
+       or /*postgres: cast(:worker_tag as text) = any((string_to_array(route, chr(31)))[3:]) */
+       /*sqlite: instr(substr(substr(route || char(31), instr(route, char(31)) + 1),
+                              instr(substr(route || char(31), instr(route, char(31)) + 1), char(31))),
+                       char(31) || :worker_tag || char(31)) > 0 */)
   and (cast(:label as text) is null
        or /*postgres: case when position('\u0000' in labels) = 0
               then cast(labels as jsonb) ->> cast(:label as text) = cast(:label_value as text) end */
        /*sqlite: exists (select 1 from json_each(labels) j where j.key = :label and j.value = :label_value) */)
 order by created_at desc, run_id desc
 limit :limit
+
+-- Whose runs there are: a step along the index for each organisation and each of its environments.
+-- name: scopes
+with recursive orgs (org) as (
+    select min(org) from runs
+    union all
+    select (select min(r.org) from runs r where r.org > o.org) from orgs o where o.org is not null
+), scopes (org, environment) as (
+    select o.org, (select min(r.environment) from runs r where r.org = o.org) from orgs o where o.org is not null
+    union all
+    select s.org, (select min(r.environment) from runs r where r.org = s.org and r.environment > s.environment)
+    from scopes s where s.environment is not null
+)
+select org, environment from scopes where environment is not null order by org, environment
 
 -- name: find_idempotency_key
 select {run_columns} from runs
@@ -71,22 +93,33 @@ from named n order by n.lane
 -- name: counts
 select state, count(*) from runs where org = :org and environment = :environment group by state
 
+-- name: counts_of_all
+select state, count(*) from runs group by state
+
+-- Newest first, keyset by id: ids grow with time.
 -- name: audits
-select audit_id, org, at, action, actor, run_id, fields from audit_log
-order by at desc, audit_id desc limit :limit
+select {audit_columns} from audit_log where audit_id < :before order by audit_id desc limit :limit
+
+-- name: audits_of_scope
+select {audit_columns} from audit_log
+where org = :org and environment = :environment and audit_id < :before
+order by audit_id desc limit :limit
 
 -- name: audits_of_run
-select audit_id, org, at, action, actor, run_id, fields from audit_log
-where run_id = :run_id
-order by at desc, audit_id desc limit :limit
+select {audit_columns} from audit_log
+where run_id = :run_id and audit_id < :before
+  and (cast(:org as text) is null or (org = cast(:org as text) and environment = cast(:environment as text)))
+order by audit_id desc limit :limit
 
 -- name: workflows
-select w.name, w.version, w.worker_tags, w.first_seen_at, w.seen_at, p.paused_at
-from workflows_seen w left join workflow_pauses p on p.org = :org and p.workflow = w.name
+select w.name, w.version, w.worker_tags, w.definition, w.first_seen_at, w.seen_at, p.paused_at
+from workflows_seen w
+left join workflow_pauses p on p.org = w.org and p.environment = w.environment and p.workflow = w.name
+where w.org = :org and w.environment = :environment
 order by w.name
 
 -- name: paused_workflows
-select workflow, paused_at from workflow_pauses where org = :org order by workflow
+select workflow, paused_at from workflow_pauses where org = :org and environment = :environment order by workflow
 
 -- The rows of one run, by which `why` explains it.
 -- name: queue_row

@@ -1,28 +1,39 @@
--- Live worker processes, and the workflows that were seen or paused.
+-- Live worker processes, and the workflows that were seen with them.
 
+-- Opened again, it is brought up to date, but only by one of its own scope. That somebody wishes it to drain is not for
+-- it to take back.
 -- name: open_session
 insert into worker_sessions ({session_columns})
 values (:session_id, :worker_id, :host, :boot_id, :pid, :process_id, :routes, :slots, :credits, :started_at,
-        :heartbeat_at, :expires_at, :lock_path, :lock_device, :lock_inode, :wake_address, :suspect_since, :draining)
+        :heartbeat_at, :expires_at, :lock_path, :lock_device, :lock_inode, :wake_address, :suspect_since, :draining,
+        :org, :environment, :kind, :serves, :supervisor)
 on conflict (session_id) do update
 set routes = excluded.routes, slots = excluded.slots, credits = excluded.credits, heartbeat_at = excluded.heartbeat_at,
     expires_at = excluded.expires_at, lock_path = excluded.lock_path, lock_device = excluded.lock_device,
     lock_inode = excluded.lock_inode, wake_address = excluded.wake_address, suspect_since = null,
-    draining = excluded.draining
+    draining = worker_sessions.draining | excluded.draining, serves = excluded.serves,
+    supervisor = excluded.supervisor
+where worker_sessions.org = excluded.org and worker_sessions.environment = excluded.environment
+returning session_id
 
 -- name: sessions
 select {session_columns} from worker_sessions order by started_at, session_id
 
--- name: pause_workflow
-insert into workflow_pauses (org, workflow, paused_at, paused_by) values (:org, :workflow, :now, :actor)
-on conflict (org, workflow) do nothing
-returning workflow
+-- Its connection broke. The next heartbeat takes that back.
+-- name: suspect_session
+update worker_sessions set suspect_since = :now where session_id = :session_id and suspect_since is null
+returning session_id
 
--- name: resume_workflow
-delete from workflow_pauses where org = :org and workflow = :workflow returning workflow
+-- name: suspects
+select {session_columns} from worker_sessions where suspect_since <= :older_than
+order by suspect_since, session_id limit :limit
+
+-- name: drain_session
+update worker_sessions set draining = 1 where session_id = :session_id returning session_id
 
 -- name: saw_workflow
-insert into workflows_seen (name, version, worker_tags, first_seen_at, seen_at)
-values (:name, :version, :worker_tags, :now, :now)
-on conflict (name) do update
-set version = excluded.version, worker_tags = excluded.worker_tags, seen_at = excluded.seen_at
+insert into workflows_seen (org, environment, name, version, worker_tags, definition, first_seen_at, seen_at)
+values (:org, :environment, :name, :version, :worker_tags, :definition, :now, :now)
+on conflict (org, environment, name) do update
+set version = excluded.version, worker_tags = excluded.worker_tags, definition = excluded.definition,
+    seen_at = excluded.seen_at

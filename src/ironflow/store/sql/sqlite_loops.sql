@@ -14,7 +14,8 @@ select exists (select 1 from dispatch_queue where status = 'delayed' and eligibl
 -- name: peek
 select {head_columns}, q.priority, q.enqueued_at from dispatch_queue q cross join runs r
 where q.route = :route and q.status = 'ready' and r.run_id = q.run_id
-  and not exists (select 1 from workflow_pauses p where p.org = :org and p.workflow = :workflow)
+  and not exists (
+      select 1 from workflow_pauses p where p.org = :org and p.environment = :environment and p.workflow = :workflow)
 order by q.priority desc, q.enqueued_at, q.run_id
 limit :limit
 
@@ -51,7 +52,9 @@ select {head_columns}, w.due_at from waits w cross join runs r
 where w.status = :status and w.due_at <= :now and r.run_id = w.run_id
   and r.state in ('sleeping', 'waiting', 'awaiting_approval') and r.limits is null
   and r.route in (select value from json_each(:routes))
-  and not exists (select 1 from workflow_pauses p where p.org = r.org and p.workflow = r.workflow)
+  and not exists (
+      select 1 from workflow_pauses p
+      where p.org = r.org and p.environment = r.environment and p.workflow = r.workflow)
 order by w.due_at
 limit :limit
 
@@ -72,8 +75,9 @@ returning {wait_columns}
 
 -- ---- sessions
 
--- name: session_expired
-select 1 from worker_sessions where session_id = :session_id and expires_at <= :now
+-- name: session_lost
+select 1 from worker_sessions
+where session_id = :session_id and (expires_at <= :now or suspect_since <= :suspect_until)
 
 -- name: delete_session
 delete from worker_sessions where session_id = :session_id
@@ -96,6 +100,7 @@ select run_id from concurrency_leases where session_id = :session_id order by ru
 update worker_sessions
 set heartbeat_at = :now, expires_at = :expires_at, credits = :credits, suspect_since = null
 where session_id = :session_id
+returning draining
 
 -- A lease is renewed by session, execution_seq and token together. One that has expired but was not swept yet may be
 -- renewed: its owner is alive, and the sweep looks at the expiry again before it takes anything away.
@@ -106,11 +111,26 @@ where run_id = h.value ->> 0 and execution_seq = h.value ->> 1 and token_hash = 
   and session_id = :session_id
 returning run_id, execution_seq
 
+-- ---- what a node asks
+
+-- For whoever follows runs: what came after the event each was last seen with (`pairs`), so many of each at most. The
+-- events of a run are numbered without a gap, so a bound on the number is one on the count.
+-- name: tail
+select e.run_id, {event_columns} from json_each(:pairs) a cross join journal_events e
+where e.run_id = a.value ->> 0 and e.seq > a.value ->> 1 and e.seq <= (a.value ->> 1) + :limit
+order by e.run_id, e.seq
+
+-- `pairs`: key_id and time of each. The latest time stays.
+-- name: used_keys
+update api_keys set last_used_at = u.value ->> 1
+from json_each(:pairs) u
+where api_keys.key_id = u.value ->> 0 and (last_used_at is null or last_used_at < u.value ->> 1)
+
 -- ---- time
 
 -- name: last_heartbeat
 select max(heartbeat_at) from worker_sessions
 
--- The whole index prefix, so that this reads one entry however many runs there are.
+-- Of each scope the whole index prefix, so that this reads one entry of each however many runs there are.
 -- name: last_created
 select max(created_at) from runs where org = :org and environment = :environment

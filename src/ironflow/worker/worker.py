@@ -1,4 +1,6 @@
-"""The embedded worker: takes runs from the store, executes them in this process, and gives them back when it leaves.
+"""The worker: takes runs, executes them in this process, and gives them back when it leaves.
+
+It is one, whether its world is a database or a server that has one; what differs is given to it (`worker.port`).
 
 It asks only while it has a free slot, so no lease runs down while its run waits. What is no longer its own it stops at
 once and writes nothing more about: the fence would refuse it anyway, but the bodies of its steps would go on beside the
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ironflow.config import Settings
@@ -20,27 +22,26 @@ from ironflow.engine.history import History
 from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan, StepRun
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES
 from ironflow.model import journal as j
-from ironflow.model import operator
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
-from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import LEASE_STALE, Store, Verdict
-from ironflow.worker.dispatcher import Dispatcher
+from ironflow.observe.seam import Observer
+from ironflow.store.base import LEASE_STALE, Verdict
 from ironflow.worker.door import Door
-from ironflow.worker.isolation import Isolation
+from ironflow.worker.heartbeat import Held
+from ironflow.worker.isolation import Isolation, Reach
 from ironflow.worker.orphans import Orphans
 from ironflow.worker.parked import Parked
+from ironflow.worker.port import Finder, Holding, Membership, Port
 from ironflow.worker.results import Results
-from ironflow.worker.session import Session
 
 log = logging.getLogger("ironflow.worker")
 run_log = logging.getLogger("ironflow.runs")
 
 #: How long a leaving worker waits for bodies it has cancelled: with patience, and without, seconds.
-ENDING_S, ENDING_AT_ONCE_S = 2.0, 0.1
+ENDING_S, ENDING_AT_ONCE_S = 1.5, 0.1
 #: How long, beyond the drain limit, its last words to the database may take; and at the very least, seconds.
 FAREWELL_S, LEAST_FAREWELL_S = 2.0, 0.5
 #: How long the look for work that is under way may go on in a worker that leaves, at the very least, seconds.
@@ -51,39 +52,37 @@ class Worker:
     """See the module's docstring.
 
     Args:
-        store: the database.
+        port: what it speaks to.
         registry: the workflows this process can execute.
         settings: intervals, limits, times to live.
         results: who waits for the end of which run in this process.
-        worker_id: a stable name, shown to people; None makes one from host and pid.
-        tags: what this worker offers (hardware, region, network).
+        session: makes its session.
+        finder: makes what looks for work.
+        reach: how a child process reaches what this one speaks to; None executes suspects here as well.
         strict: nondeterministic calls in workflow code raise instead of warning.
-        url: the database's address, for child processes; None executes suspects here as well.
-        session_id: of a child process, given by its parent; None makes one.
         own_only: serve no queue, and take only the runs put into `own`.
     """
 
     def __init__(
         self,
-        store: Store,
+        port: Port,
         registry: Registry,
         settings: Settings,
         results: Results,
         *,
-        worker_id: str | None = None,
-        tags: tuple[str, ...] = (),
+        session: Callable[[Worker], Membership],
+        finder: Callable[[Worker], Finder],
+        reach: Callable[[Worker], Reach] | None = None,
         strict: bool = False,
-        url: str | None = None,
-        session_id: str | None = None,
         own_only: bool = False,
     ) -> None:
-        self.store = store
+        self.port = port
         self.registry = registry
         self.settings = settings
         self.results = results
         self.strict = strict
         self.slots = settings.concurrency
-        self.bodies = Bodies(store, settings.threads, settings.max_payload_bytes)
+        self.bodies = Bodies(port, settings.threads, settings.max_payload_bytes)
         self.segments: dict[str, Segment] = {}
         #: the only runs this worker takes; None: whatever its routes bring
         self.own: set[str] | None = set() if own_only else None
@@ -92,11 +91,15 @@ class Worker:
         self.parked = Parked(settings.parked_instances)
         self.orphans = Orphans()
         self.door = Door(self)
-        self.isolation = Isolation(self, url)
-        self.session = Session(self, worker_id, tags, session_id)
-        self.dispatcher = Dispatcher(self)
+        self.isolation = Isolation(self, reach)
+        #: set once somebody wishes that this worker leaves: it takes nothing more, and whoever runs it stops it
+        self.dismissed = asyncio.Event()
         self.stopping = False
-        self._unreleased: set[str] = set()
+        #: told of what happens here, where somebody watches
+        self.observer: Observer | None = None
+        self.session = session(self)
+        self.dispatcher = finder(self)
+        self._unreleased: dict[str, Holding] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # ---- life --------------------------------------------------------------------------------------------------------
@@ -128,6 +131,7 @@ class Worker:
             await asyncio.gather(_ended(tasks, left), self.isolation.stop(left))
         else:
             await self.isolation.stop(0)
+        self.port.hurry()
         await self._stop_bodies(ENDING_S if limit > 0 else ENDING_AT_ONCE_S)
         try:
             async with asyncio.timeout_at(max(until + FAREWELL_S, loop.time() + LEAST_FAREWELL_S)):
@@ -144,7 +148,7 @@ class Worker:
     async def _stop_bodies(self, patience: float) -> None:
         """Stop what did not end, before its run is given back: it must not run beside the next owner's bodies."""
         segments = list(self.segments.values())
-        self._unreleased.update(self.segments)
+        self._unreleased.update(self._held())
         for segment in segments:
             segment.abandon()
         await _ended([segment.task for segment in segments if segment.task is not None], patience)
@@ -154,27 +158,33 @@ class Worker:
     async def _release(self) -> None:
         """Give back what did not end."""
         if self._unreleased:
-            await self._give_back(list(self._unreleased), self.session.row.session_id)
+            await self._give_back(list(self._unreleased.values()), self.session.row.session_id)
             self._unreleased.clear()
 
-    async def _give_back(self, run_ids: list[str], session_id: str) -> None:
-        def decide(locked: Locked) -> Transition | None:
-            if locked.lease is not None and locked.lease.expires_at <= locked.now:
-                return None  # lost already; the scanner counts it
-            return operator.release(locked, session_id)
+    def _held(self) -> dict[str, Holding]:
+        return {
+            run_id: (run_id, segment.head.execution_seq, segment.token_hash)
+            for run_id, segment in self.segments.items()
+        }
 
+    async def _give_back(self, held: list[Holding], session_id: str) -> None:
         try:
-            await self.store.decide(run_ids, decide)
-            self.store.notify("queue", self.session.peers)
+            await self.port.release(held, session_id)
+            self.session.tell_queue()
         except Exception as error:
-            log.warning("%d runs could not be given back; their leases will expire: %s", len(run_ids), error)
+            log.warning("%d runs could not be given back; their leases will expire: %s", len(held), error)
 
     @property
     def free(self) -> int:
         """Slots in which nothing executes and nothing is about to; none where this worker may not take runs."""
-        if self.stopping or not self.session.registered:
+        if self.stopping or self.dismissed.is_set() or not self.session.registered:
             return 0
         return self.slots - len(self.segments) - len(self.taking) - len(self.isolation.children)
+
+    def adapt(self, settings: Settings) -> None:
+        """The server's terms, in place of what this process was told."""
+        self.settings = settings
+        self.bodies.limit = settings.max_payload_bytes
 
     # ---- taking runs -----------------------------------------------------------------------------------------------
 
@@ -188,6 +198,10 @@ class Worker:
 
     def entered(self, head: RunHead, execution: Execution | None, plan: Plan, token_hash: str) -> None:
         """The activation is committed: go on, or (its first act was to leave) be done with it."""
+        watch = None
+        if self.observer is not None:
+            watch = self.observer.entered(head, self.session.worker_id)
+            watch.committed(plan.events, None if plan.leave is None else plan.leave.state)
         if execution is None or plan.leave is not None:
             if execution is not None and execution.instance.held_log:
                 execution.instance.release_log()
@@ -195,12 +209,12 @@ class Worker:
             if head.limits is not None:
                 self._slot_free(head)
             return
-        segment = Segment(self, execution, head, token_hash)
+        segment = Segment(self, execution, head, token_hash, watch)
         self.segments[head.run_id] = segment
         self._count()
         segment.begin(plan)
         if self.stopping:  # activated by a round that was under way when the worker was told to leave
-            self._unreleased.add(head.run_id)
+            self._unreleased[head.run_id] = (head.run_id, head.execution_seq, token_hash)
 
     # ---- the end of a segment ----------------------------------------------------------------------------------------
 
@@ -223,7 +237,7 @@ class Worker:
         if kind in (SUSPENSION, RETRY) and leave.due is not None:
             self.dispatcher.expect(leave.due)
         if kind == RELEASE:
-            self.store.notify("queue", self.session.peers)
+            self.session.tell_queue()
         if kind not in (SUSPENSION, RETRY, RELEASE):
             if self.own is not None and kind != PAUSE:
                 self.own.discard(head.run_id)
@@ -237,6 +251,8 @@ class Worker:
         segment.execution.close()
         # At once, and not after looking: the run may be back here before the look is answered.
         self.orphans.keep(segment)
+        if segment.watch is not None:
+            segment.watch.lost(given_back=self.stopping)
         if not self.stopping:
             self.spawn(self._after_loss(segment.head.run_id, segment.head.execution_seq))
         self._slot_free(segment.head)
@@ -247,8 +263,7 @@ class Worker:
             return
         # A place in its lanes is free, too, and whoever waits for it may be anybody's.
         self.dispatcher.wake()
-        if self.session.peers:
-            self.store.notify("queue", self.session.peers)
+        self.session.tell_queue(lane=True)
 
     async def _after_loss(self, run_id: str, execution_seq: int) -> None:
         try:
@@ -262,8 +277,8 @@ class Worker:
         """Whether nobody but a person took the run, so that it may come back here (or has: then it is adopted)."""
         if run_id in self.segments or run_id in self.taking:
             return True
-        since = {e.kind for e in await self.store.journal(run_id) if e.execution_seq > execution_seq}
-        return bool(since) and since <= {j.RUN_PAUSED, j.RUN_UNPAUSED}
+        owner = await self.port.owner(run_id, since=execution_seq)
+        return owner is not None and bool(owner.kinds) and owner.kinds <= {j.RUN_PAUSED, j.RUN_UNPAUSED}
 
     def adopt(self, run_id: str, step: StepRun) -> Body | None:
         """See `Orphans.adopt`."""
@@ -276,9 +291,17 @@ class Worker:
         segment = self.segments.get(run_id)
         if segment is None:
             return
-        row = await self.store.run(run_id)
-        if row is None or row.execution_seq != segment.head.execution_seq:
+        owner = await self.port.owner(run_id)
+        if owner is None or owner.execution_seq != segment.head.execution_seq:
             segment.abandon()
+
+    def renewing(self) -> tuple[list[Held], int]:
+        """What the heartbeat renews, and the number of free slots. For its thread."""
+        held = [
+            (run_id, segment.head.execution_seq, segment.token_hash, segment.executing)
+            for run_id, segment in list(self.segments.items())
+        ]
+        return held, max(0, self.free)
 
     def verdicts(self, lost: list[Verdict]) -> None:
         """Leases that were not renewed: give up what is stale; an unknown one is asked for again."""
@@ -287,6 +310,8 @@ class Worker:
             if (
                 segment is not None
                 and verdict.verdict == LEASE_STALE
+                # Perhaps it has just left by a commit whose answer is on its way; else the fence refuses that, too.
+                and not segment.writing
                 and segment.head.execution_seq == verdict.execution_seq
             ):
                 log.warning("run %s is no longer ours: stopping it", verdict.run_id)
@@ -301,10 +326,16 @@ class Worker:
 
     def forgotten(self, session_id: str) -> None:
         """Others took this worker for dead. What it still holds (it may have taken a run since) is given back."""
-        held = list(self.segments)
+        held = list(self._held().values())
         self.cut_off()
         if held:
             self.spawn(self._give_back(held, session_id))
+
+    def dismiss(self) -> None:
+        """Somebody wishes that this worker leaves."""
+        if not self.dismissed.is_set():
+            log.warning("this worker is asked to leave: it takes nothing more")
+            self.dismissed.set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine of the worker's own; kept until it ends."""
@@ -315,13 +346,13 @@ class Worker:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, StoreUnreachable):
+        if isinstance(error, OUTAGES):
             log.warning("a task of the worker failed: %s", error.message)  # a traceback would tell nothing more
         elif error is not None:
             log.error("a task of the worker failed", exc_info=error)
 
     def _count(self) -> None:
-        self.store.live_segments = len(self.segments)
+        self.port.live_segments = len(self.segments)
 
 
 def _say_end(head: RunHead, leave: Leave) -> None:

@@ -1,0 +1,170 @@
+"""`ironflow serve`: a node of a cluster. It answers workers and clients over HTTP and drives the loops."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ironflow.cli import exits, output
+from ironflow.cli.database import DbOption, JsonOption, settings_for
+from ironflow.cli.database import actor as user
+from ironflow.errors import ConfigError, IronflowError, ServerError
+
+if TYPE_CHECKING:
+    from ironflow.config import Settings
+    from ironflow.store.base import Store
+
+#: How long the keys of `--dev` hold, ms: each start makes new ones, and old ones must not pile up for ever.
+DEV_KEYS_MS: Final = 7 * 24 * 3_600_000
+
+
+def serve(
+    db: DbOption = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; without it 127.0.0.1.", show_default=False)] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="The port; without it 9123, with 0 any free one.", show_default=False),
+    ] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="Also execute these workflows here; repeatable.", show_default=False),
+    ] = None,
+    dev: Annotated[
+        bool,
+        typer.Option("--dev", help="For development: only this host, and keys are made and shown.", show_default=False),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve the HTTP API to workers and clients, until SIGTERM or Ctrl-C.
+
+    Any number of nodes work on one PostgreSQL database; each answers any request. With `--app` the node also executes
+    workflows in its own process, so that one command is a whole system. Keys for others than `--dev` are made with
+    `ironflow apikey create` on the host that owns the database.
+    """
+
+    async def command() -> int:
+        settings = settings_for(db, listen_host=host, listen_port=port)
+        if dev:
+            _only_this_host(settings.listen_host)
+        from ironflow.loading import load_all
+
+        return await _serve(settings, load_all(app) if app else {}, dev=dev, as_json=as_json)
+
+    code = _run(command, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _run(command: Any, *, as_json: bool) -> int:
+    import asyncio
+
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            code: int = runner.run(command())
+    except IronflowError as error:
+        code = exits.say(error, as_json=as_json)
+    return code
+
+
+def _fast_loop() -> Any:
+    """The loop of uvloop where it is installed; None means asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _only_this_host(host: str) -> None:
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise ConfigError(
+            f"--dev listens on this host only, and {host} can be reached from others",
+            hint="Leave --host out, or leave --dev out and make keys with `ironflow apikey create`.",
+        )
+
+
+async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as_json: bool) -> int:
+    try:
+        from ironflow.server.serving import bind, serving
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ironflow"):
+            raise
+        raise ServerError(
+            f"serving needs {error.name}, which is not installed",
+            hint="Install it with `pip install 'ironflow-engine[server]'`.",
+        ) from error
+    from ironflow.cli.logs import configure
+    from ironflow.cli.stopping import Signals, drain, leave
+    from ironflow.runtime import Engine
+
+    configure(settings)
+    listener = bind(settings.listen_host, settings.listen_port)
+    orderly, engine = True, None
+    with Signals() as signals:
+        async with AsyncExitStack() as stack:
+            node = await stack.enter_async_context(serving(settings, settings.database_url, listener, metrics=True))
+            if workflows:
+                engine = await stack.enter_async_context(
+                    Engine(settings=settings, workflows=workflows.values(), observation=node.observation)
+                )
+            facts = {"event": "ready", "url": _url(listener.getsockname()), "database": node.store.name}
+            facts |= await _dev_keys(node.store) if dev else {}
+            _say_ready({**facts, "workflows": sorted(workflows)}, as_json=as_json)
+            await signals.wait(1)
+            node.refuse()  # before the drain, which may take long: workers go to another node meanwhile
+            _say({"event": "stopping"}, "stopping", as_json=as_json)
+            if engine is not None and engine.worker is not None:
+                orderly = await drain(engine.worker, signals, now_at=2)
+                engine.worker = None
+    _say({"event": "stopped", "orderly": orderly}, "stopped", as_json=as_json)
+    code = exits.OK if orderly else exits.INTERRUPTED
+    leave(code)
+    return code
+
+
+async def _dev_keys(store: Store) -> dict[str, str]:
+    """New keys for whoever develops here: one for clients, one for workers."""
+    from ironflow.model import key as kinds
+    from ironflow.server import keys
+
+    made = {}
+    for kind, role, name in ((kinds.ORG, "admin", "admin_key"), (kinds.WORKER, None, "worker_key")):
+        now = store.now()
+        row, secret = keys.issue(
+            kind, f"serve --dev {kind}", now=now, by=user(), role=role, expires_at=now + DEV_KEYS_MS
+        )
+        await store.add_key(row, keys.audit_of(row))
+        made[name] = secret
+    return made
+
+
+def _url(address: Any) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _say_ready(facts: dict[str, Any], *, as_json: bool) -> None:
+    lines = [f"serving {facts['database']} on {facts['url']}"]
+    if facts["workflows"]:
+        lines.append(f"executes {', '.join(facts['workflows'])}")
+    if "admin_key" in facts:
+        lines += [
+            "keys for development, valid for 7 days and shown only now:",
+            f"  clients  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['admin_key']}",
+            f"  workers  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['worker_key']}",
+        ]
+    _say(facts, "\n".join(lines), as_json=as_json)
+
+
+def _say(facts: dict[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        output.emit(facts)
+    else:
+        output.screen(stderr=True).print(text, soft_wrap=True, highlight=False)

@@ -1,0 +1,50 @@
+"""What every user of the HTTP library shares: its late import, the reading of answers, and the telling of breaks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pydantic_core import from_json
+
+from ironflow.errors import InvalidSettings, ServerUnreachable
+
+
+def http_library() -> Any:
+    """The module `aiohttp`.
+
+    Raises:
+        InvalidSettings: it is not installed.
+    """
+    try:
+        import aiohttp
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise InvalidSettings(["the HTTP client is not installed: pip install 'ironflow-engine[client]'"]) from error
+    return aiohttp
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON of an answer; None for an empty one, its text where it is no JSON."""
+    if not content:
+        return None
+    try:
+        return from_json(content)
+    except ValueError:
+        return content.decode("utf-8", "replace")
+
+
+def broken(server: str, error: Exception) -> ServerUnreachable:
+    """The error of a connection that did not come about or broke; `details.unsent` says that nothing had been sent."""
+    unsent = isinstance(error, (http_library().ClientConnectorError, ConnectionRefusedError))
+    told = "no server answers at" if unsent else "the connection broke to"
+    return ServerUnreachable(f"{told} {server}: {_reason(error)}", details={"unsent": unsent})
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "os_error", error)
+    number = getattr(cause, "errno", None)
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number)
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

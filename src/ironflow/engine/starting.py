@@ -1,0 +1,240 @@
+"""Starting a run: what may be asked of it, its one row, and whom a refused start has met.
+
+A start says what must be true of its run in that row; a key that is taken is answered from the run that holds it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from ironflow.codec.arguments import digest
+from ironflow.codec.values import encode_any
+from ironflow.engine.declared import Declared
+from ironflow.engine.definitions import WorkflowSpec
+from ironflow.engine.registry import default_route
+from ironflow.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyConflict,
+    InvalidInput,
+    InvalidPriority,
+    PayloadError,
+    RunNotFound,
+)
+from ironflow.model import ids
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model.capacity import LARGEST_LIMIT, QueueRow
+from ironflow.model.ids import tags_of
+from ironflow.model.journal import Event
+from ironflow.model.run import RunRow
+from ironflow.model.scope import DEFAULT, Scope
+from ironflow.model.transition import GUARD_FRESH, Transition
+from ironflow.spelling import meant
+from ironflow.store.base import Store
+
+PRIORITIES = range(-100, 101)
+
+_next_id = ids.InOrder(secrets.randbits)
+
+
+class Start(TypedDict, total=False):
+    """How a run is to be started; every option may be left out.
+
+    Every text of these is printable; ids, keys and names of groups have 1 to 200 characters.
+
+    id: the run's id; starting an id again gives the run that has it.
+    idempotency_key: the same key and input give the same run.
+    concurrency_key: refused while a live run holds it.
+    priority: −100…100, higher first; the workflow's own if left out.
+    labels: shown, and selected by, in lists; at most 64, with values of up to 1,000 characters.
+    worker_tags: tags a worker must carry, added to the workflow's own (1–64 of ASCII letters, digits, - _ . : / =).
+    limits: at most so many runs of these groups execute at once.
+    at: not before this time (aware).
+    deadline: the run fails if it has not ended by then (aware).
+    """
+
+    id: str | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    priority: int | None
+    labels: Mapping[str, str]
+    worker_tags: Sequence[str]
+    limits: Mapping[str, int]
+    at: datetime | None
+    deadline: datetime | None
+
+
+def new_run(
+    spec: WorkflowSpec | Declared, value: Any, options: Start, now: int, limit: int, scope: Scope = DEFAULT
+) -> tuple[RunRow, str, list[tuple[str, int]]]:
+    """The row of a new run, the payload of its `run_created`, and the lanes it counts in.
+
+    Args:
+        spec: the workflow, or what its workers declared of it: then the input is JSON data, checked for nothing else.
+        value: the input.
+        options: see `Start`.
+        now: database time, milliseconds since 1970.
+        limit: the largest input, in bytes.
+        scope: whose run it is.
+
+    Raises:
+        InvalidInput: the input does not fit the workflow's annotation, an option does not exist, or an id, key, label,
+            group or tag is not what `Start` says of it; the message names which.
+        InvalidPriority: an explicit priority outside −100…100.
+    """
+    _check(options)
+    text = _input(spec, value, limit)
+    lanes = _lanes(spec, value, options, scope)
+    row = RunRow(
+        run_id=(run_id := options.get("id") or _next_id(now)),
+        workflow=spec.name,
+        version=spec.version,
+        state=runs.PENDING,
+        route=default_route(spec, tags_of(options.get("worker_tags") or ()), scope),
+        root_run_id=run_id,
+        created_at=now,
+        org=scope.org,
+        environment=scope.environment,
+        priority=_priority(spec, options.get("priority")),
+        scheduled_at=_ms(options.get("at"), "at"),
+        deadline_at=_deadline(spec, options, now),
+        max_recoveries=spec.max_recoveries,
+        idempotency_key=options.get("idempotency_key"),
+        concurrency_key=options.get("concurrency_key"),
+        labels=encode_any(dict(labels)) if (labels := options.get("labels")) else None,
+        limits=encode_any(dict(lanes)) if lanes else None,
+        # Only a name that somebody chose can be given twice.
+        input_hash=digest(text) if options.get("idempotency_key") or options.get("id") else None,
+        python=_PYTHON,
+    )
+    return row, f'{{"t":{now},"input":{text}}}', lanes
+
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Transition:
+    """The transition that creates a run in the queue."""
+    transition = Transition(row.run_id, GUARD_FRESH)
+    transition.row = row
+    transition.events = [Event(1, j.RUN_CREATED, None, created)]
+    transition.lanes = lanes
+    transition.enqueue = QueueRow(
+        row.run_id, row.route, row.priority, row.created_at, row.scheduled_at or row.created_at, 0
+    )
+    return transition
+
+
+async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) -> RunRow:
+    """The run that a refused start met: the same run id, or the holder of its key.
+
+    Raises:
+        IdempotencyKeyConflict: the key, or the run's id, was used with another input.
+        InvalidInput: the run's id is that of another workflow's run.
+        ConcurrencyConflict: a live run holds the concurrency key.
+    """
+    if row.idempotency_key is not None:
+        holder = await store.find_key("idempotency_key", row.idempotency_key, row.workflow, row.scope)
+        if holder is not None:
+            if holder.input_hash != created_input_hash:
+                raise IdempotencyKeyConflict(
+                    f"idempotency key {row.idempotency_key!r} belongs to run {holder.run_id}, with another input",
+                    details={"run_id": holder.run_id, "idempotency_key": row.idempotency_key},
+                )
+            return holder
+    same = await store.run(row.run_id)
+    if same is not None:
+        if same.scope != row.scope:
+            raise InvalidInput(f"run id {row.run_id!r} is taken", hint="choose another id for this one")
+        if same.workflow != row.workflow:
+            raise InvalidInput(
+                f"run id {row.run_id!r} belongs to a run of {same.workflow}", hint="choose another id for this one"
+            )
+        if None not in (same.input_hash, created_input_hash) and same.input_hash != created_input_hash:
+            raise IdempotencyKeyConflict(
+                f"run id {row.run_id!r} belongs to a run with another input",
+                hint="choose another id for this input, or start it with the input it had",
+                details={"run_id": same.run_id},
+            )
+        return same
+    if row.concurrency_key is not None:
+        holder = await store.find_key("concurrency_key", row.concurrency_key, None, row.scope)
+        if holder is not None:
+            raise ConcurrencyConflict(
+                f"run {holder.run_id} is live and holds the concurrency key {row.concurrency_key!r}",
+                details={"run_id": holder.run_id, "concurrency_key": row.concurrency_key},
+            )
+    raise RunNotFound(f"the start of {row.workflow} was refused, and what refused it is gone; start it again")
+
+
+def _check(options: Start) -> None:
+    """Refuse, before anything is written, what no database could store and no list could show; and an option that does
+    not exist: a slip (`idempotency_kee=…`) must not mean silently going without.
+    """
+    for name in options:
+        if name not in Start.__annotations__:
+            raise InvalidInput(f"a start has no option {name!r}", hint=meant(name, Start.__annotations__))
+    for name in ("labels", "limits"):
+        given: Any = options.get(name)
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidInput(f"{name} must be a dictionary, not {type(given).__name__}", hint="")
+    for name in ("id", "idempotency_key", "concurrency_key"):
+        text = options.get(name)
+        if text is not None:
+            ids.check_text(text, name)
+    labels = options.get("labels") or {}
+    if len(labels) > ids.MOST_LABELS:
+        raise InvalidInput(f"{len(labels)} labels are more than {ids.MOST_LABELS}", hint="")
+    for key, value in labels.items():
+        ids.check_text(key, "the key of a label")
+        ids.check_text(value, f"the label {key!r}", ids.LONGEST_LABEL, empty=True)
+    for group in options.get("limits") or ():
+        ids.check_text(group, "the name of a group")
+
+
+def _input(spec: WorkflowSpec | Declared, value: Any, limit: int) -> str:
+    if not spec.has_input:
+        if value is not None:
+            raise InvalidInput(f"workflow {spec.name} takes no input, got {type(value).__name__}")
+        return "null"
+    try:
+        return spec.input.encode(value, path="input", limit=limit)
+    except PayloadError as error:
+        raise InvalidInput(f"the input does not fit workflow {spec.name}: {error}") from error
+
+
+def _priority(spec: WorkflowSpec | Declared, asked: int | None) -> int:
+    if asked is None:
+        return max(PRIORITIES.start, min(PRIORITIES.stop - 1, spec.priority))
+    if asked not in PRIORITIES:
+        raise InvalidPriority(f"priority {asked} is outside −100…100")
+    return asked
+
+
+def _lanes(spec: WorkflowSpec | Declared, value: Any, options: Start, scope: Scope) -> list[tuple[str, int]]:
+    lanes = dict(spec.lanes(value))
+    for group, limit in (options.get("limits") or {}).items():
+        if type(limit) is not int or not 1 <= limit <= LARGEST_LIMIT:
+            raise InvalidInput(f"the limit of group {group!r} must be 1 to {LARGEST_LIMIT:,}, not {limit!r}", hint="")
+        lanes[f"group:{group}"] = limit
+    return sorted((scope.lane(name), limit) for name, limit in lanes.items())
+
+
+def _deadline(spec: WorkflowSpec | Declared, options: Start, now: int) -> int | None:
+    """The earlier one of the start's own and the workflow's."""
+    own = None if spec.timeout_ms is None else now + spec.timeout_ms
+    return min((at for at in (_ms(options.get("deadline"), "deadline"), own) if at is not None), default=None)
+
+
+def _ms(at: datetime | None, name: str) -> int | None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime):
+        raise InvalidInput(f"{name} must be a datetime, not {type(at).__name__}", hint="")
+    if at.tzinfo is None:
+        raise InvalidInput(f"{name} must say its time zone: pass an aware datetime")
+    return round(at.timestamp() * 1000)

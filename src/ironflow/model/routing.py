@@ -1,0 +1,146 @@
+"""What a worker serves: the workflows it has, their versions, and the tags it offers, all of one scope.
+
+It is written into the worker's session row, so every node can tell from the database which routes a session may be
+given. The scope is no part of that text: it comes from the row, or from the key a worker showed, and never from what
+the worker says of itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from ironflow.errors import InvalidInput
+from ironflow.model.ids import LONGEST_VERSION, check_text, route_of, split_route, tags_of
+from ironflow.model.scope import Scope
+
+
+class Code(Protocol):
+    """What routing asks of a workflow's code; `engine.definitions.WorkflowSpec` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def compatible(self) -> tuple[str, ...]: ...
+    @property
+    def worker_tags(self) -> tuple[str, ...]: ...
+
+
+class Served(NamedTuple):
+    """One workflow as a worker has it: the versions its code continues (its own first), and the tags it requires."""
+
+    versions: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class Serves:
+    """What one worker can take. A value: it does not change.
+
+    Args:
+        scope: whose runs it takes.
+        tags: what it offers. A worker that offers none serves what its workflows require of themselves.
+        workflows: by name.
+    """
+
+    __slots__ = ("_offers", "scope", "tags", "workflows")
+
+    def __init__(self, scope: Scope, tags: tuple[str, ...], workflows: Mapping[str, Served]) -> None:
+        self.scope = scope
+        self.tags = tags
+        self.workflows = dict(workflows)
+        offered = frozenset(tags)
+        self._offers = {name: offered or frozenset(served.tags) for name, served in workflows.items()}
+
+    @classmethod
+    def of(cls, scope: Scope, tags: tuple[str, ...], specs: Iterable[Code]) -> Serves:
+        """What a worker with this code and these (checked) tags serves."""
+        found = {spec.name: Served((spec.version, *spec.compatible), tuple(spec.worker_tags)) for spec in specs}
+        return cls(scope, tags, found)
+
+    def can_take(self, route: str) -> bool:
+        """Whether it serves a routing class: of its scope, the workflow in a fitting version, and every tag."""
+        workflow, version, tags, scope = split_route(route)
+        served = self.workflows.get(workflow)
+        return (
+            served is not None and scope == self.scope and version in served.versions and tags <= self._offers[workflow]
+        )
+
+    def routes(self) -> list[str]:
+        """The routing classes it serves by itself. A start may ask for more tags: `can_take` answers for those."""
+        found = [
+            route_of(name, version, served.tags, self.scope)
+            for name, served in self.workflows.items()
+            for version in served.versions
+        ]
+        return sorted({route for route in found if self.can_take(route)})
+
+    def to_json(self) -> str:
+        """The text for the session row."""
+        return json.dumps(self.to_object(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, scope: Scope, text: str | None) -> Serves:
+        """What `to_json` wrote; of a session that serves no route, nothing."""
+        return cls.from_object(scope, json.loads(text)) if text else cls(scope, (), {})
+
+    def to_object(self) -> dict[str, Any]:
+        """The same as data, for a message."""
+        workflows = {
+            name: {"versions": list(served.versions), "tags": list(served.tags)}
+            for name, served in self.workflows.items()
+        }
+        return {"tags": list(self.tags), "workflows": workflows}
+
+    @classmethod
+    def from_object(cls, scope: Scope, value: object) -> Serves:
+        """What a worker says that it serves.
+
+        Args:
+            scope: of the key that the worker showed.
+            value: the object of its message, as it came.
+
+        Raises:
+            InvalidInput: it is not of this form; the message names the part.
+        """
+        parts = _object(value, "serves")
+        workflows = {
+            name: _served(name, part) for name, part in _object(parts.get("workflows"), "serves.workflows").items()
+        }
+        return cls(scope, tags_of(_texts(parts.get("tags", []), "serves.tags"), "serves.tags"), workflows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Serves):
+            return NotImplemented
+        return (self.scope, self.tags, self.workflows) == (other.scope, other.tags, other.workflows)
+
+    def __hash__(self) -> int:
+        return hash((self.scope, self.tags, frozenset(self.workflows.items())))
+
+    def __repr__(self) -> str:
+        return f"Serves({self.scope}, tags={self.tags}, workflows={sorted(self.workflows)})"
+
+
+def _served(name: str, value: object) -> Served:
+    check_text(name, "the name of a workflow")
+    parts = _object(value, f"serves.workflows.{name}")
+    versions = _texts(parts.get("versions"), f"the versions of {name}")
+    for version in versions:
+        check_text(version, f"a version of {name}", LONGEST_VERSION)
+    if not versions:
+        raise InvalidInput(f"workflow {name} is served in no version", hint="")
+    return Served(versions, tags_of(_texts(parts.get("tags", []), f"the tags of {name}"), f"the tags of {name}"))
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput(f"{what} must be an object, not {type(value).__name__}", hint="")
+    return value
+
+
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise InvalidInput(f"{what} must be a list of texts", hint="")
+    return tuple(value)

@@ -1,0 +1,224 @@
+"""The way from a worker to its servers: one pool of connections, and what is done when an answer does not come.
+
+Several servers are one: they share a database, so whichever answers will do. A request that finds no server, or one
+that cannot answer, goes to the next at once, and only when all have failed is there a pause (1, 2, 4 s). Any other
+refusal is final. Every answer tells the database's time, which is all that this side knows of it. The key appears in
+no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json, to_json
+
+from ironflow.client.problems import error_of
+from ironflow.client.transport import broken, http_library, parsed
+from ironflow.errors import IronflowError, PayloadTooLarge, ServerError, ServerUnreachable
+from ironflow.remote.clock import Clock
+
+if TYPE_CHECKING:
+    import aiohttp
+
+log = logging.getLogger("ironflow.worker")
+
+#: Seconds before each further round of tries.
+PAUSES: Final = (1.0, 2.0, 4.0)
+#: How long a connection may take to come about, and an answer that is not held on purpose, seconds.
+CONNECT_S, ANSWER_S = 5.0, 15.0
+#: A stream that was silent for so long has lost its server: signs of life come every 5 s.
+SILENT_S: Final = 15.0
+#: A larger body is not handed over in one piece, bytes.
+AT_ONCE: Final = 1 << 18
+PREFIX: Final = "/api/v1/worker"
+
+
+class Connection:
+    """See the module's docstring. Opened and closed in one loop.
+
+    Args:
+        servers: their addresses, without a slash at the end.
+        key: the worker key; None for a server that asks for none.
+        pauses: seconds before each further round of tries.
+    """
+
+    def __init__(self, servers: Sequence[str], key: str | None, *, pauses: Sequence[float] = PAUSES) -> None:
+        self.servers = tuple(servers)
+        self.clock = Clock()
+        #: the largest body that the server takes, once it has said so
+        self.most_bytes: int | None = None
+        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._pauses = tuple(pauses)
+        #: the server that answered last
+        self._at = 0
+        self._hurry = asyncio.Event()
+        self._session: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+
+    @property
+    def name(self) -> str:
+        """The servers, as people see them."""
+        return ", ".join(self.servers)
+
+    async def open(self) -> None:
+        """Make the pools; nothing is sent yet."""
+        aiohttp = http_library()
+        self._session = aiohttp.ClientSession(
+            headers=self.headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S), trust_env=True
+        )
+        # The stream has a pool of its own: no burst of requests may keep it from coming about.
+        quiet = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        self._streams = aiohttp.ClientSession(headers=self.headers, timeout=quiet, trust_env=True)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for session in (self._session, self._streams):
+            if session is not None:
+                await session.close()
+        self._session = self._streams = None
+
+    def hurry(self) -> None:
+        """This worker leaves: what is under way may be answered, but nothing pauses to be tried once more."""
+        self._hurry.set()
+
+    def encoded(self, body: Mapping[str, Any]) -> bytes:
+        """A body as it is sent.
+
+        Raises:
+            PayloadTooLarge: the server would refuse it.
+        """
+        data = to_json(body)
+        if self.most_bytes is not None and len(data) > self.most_bytes:
+            raise PayloadTooLarge("the request", len(data), self.most_bytes)
+        return data
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,
+        tries: int | None = None,
+    ) -> dict[str, Any]:
+        """Send a request and give its answer; the request may be carried out twice.
+
+        Args:
+            method, path: of the worker's API, without its prefix.
+            body: what to send as JSON.
+            query: parameters.
+            answer_s: how long the server may take to answer, seconds.
+            tries: rounds of tries; None for as many as there are pauses, and one more.
+
+        Raises:
+            ServerUnreachable: no server answered.
+            IronflowError: what the server answered, as the class it was raised as there.
+            PayloadTooLarge: the body is larger than the server takes; nothing was sent.
+        """
+        data = None if body is None else self.encoded(body)
+        rounds = len(self._pauses) + 1 if tries is None else tries
+        return await self.send(
+            method, path, lambda again: data, query=query, answer_s=answer_s, goes_on=lambda failed: failed < rounds
+        )
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        data: Callable[[bool], bytes | None],
+        *,
+        goes_on: Callable[[int], bool],
+        query: Mapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> dict[str, Any]:
+        """As `ask`, for whoever decides how often: `data(again)` gives the body, `goes_on(failed)` says whether so
+        many failed rounds are to be followed by another.
+        """
+        failed, again = 0, False
+        problem: IronflowError = ServerUnreachable("no server is named")
+        while True:
+            for _ in self.servers:
+                server = self.servers[self._at]
+                try:
+                    return await self._once(server, method, path, data(again), query, answer_s)
+                except IronflowError as error:
+                    if error.status < 500:
+                        raise
+                    problem, again = error, True
+                self._leave(server)
+            failed += 1
+            if self._hurry.is_set() or not goes_on(failed):
+                raise problem
+            if await self._hurried(self._pauses[min(failed, len(self._pauses)) - 1] if self._pauses else 0):
+                raise problem
+
+    def _leave(self, server: str) -> None:
+        """This server failed: the next one is asked from now on, unless another request has found that out before."""
+        if self.servers[self._at] == server:
+            self._at = (self._at + 1) % len(self.servers)
+
+    async def _hurried(self, pause: float) -> bool:
+        """Pause, unless there is no time for that."""
+        try:
+            await asyncio.wait_for(self._hurry.wait(), pause)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _once(
+        self, server: str, method: str, path: str, data: bytes | None, query: Mapping[str, str] | None, answer_s: float
+    ) -> dict[str, Any]:
+        assert self._session is not None
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        # What is large is written piece by piece, so that the loop has its turns in between.
+        content = io.BytesIO(data) if data is not None and len(data) > AT_ONCE else data
+        try:
+            async with asyncio.timeout(answer_s):
+                async with self._session.request(
+                    method, f"{server}{PREFIX}{path}", params=query, data=content, headers=headers
+                ) as response:
+                    answered, status = await response.read(), response.status
+        except TimeoutError as error:
+            raise ServerUnreachable(f"{server} did not answer within {answer_s:g} s") from error
+        except (http_library().ClientError, OSError) as error:
+            raise broken(server, error) from error
+        body = parsed(answered)
+        if status >= 400:
+            raise refusal(status, body, server)
+        if not isinstance(body, dict):
+            raise ServerError(f"{server} answers, but not as an Ironflow server does")
+        self.clock.saw(body.get("now"))
+        return body
+
+    async def stream(self, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """Read a stream of JSON lines until it ends. One try: whoever reads it knows when to come back.
+
+        Raises:
+            ServerUnreachable: it could not be opened, or it broke.
+            IronflowError: the server refused it.
+        """
+        assert self._streams is not None
+        server = self.servers[self._at]
+        try:
+            async with self._streams.get(f"{server}{PREFIX}{path}", params=query) as response:
+                if response.status >= 400:
+                    raise refusal(response.status, parsed(await response.read()), server)
+                async for line in response.content:
+                    if line.strip():
+                        yield from_json(line)
+        except (http_library().ClientError, OSError, ValueError) as error:  # a timeout is an OSError
+            self._leave(server)
+            raise broken(server, error) from error
+
+
+def refusal(status: int, body: Any, server: str) -> IronflowError:
+    """The error that an answer stands for. It carries the status of the answer itself: a proxy has codes of its own."""
+    error = error_of(status, body, server)
+    if error.status != status:
+        error.status = status  # type: ignore[misc]
+    return error

@@ -1,0 +1,152 @@
+"""The poller: asks a server for as many runs as there are free slots, and holds the question open.
+
+A saturated worker asks for nothing, so no reservation runs down while its run waits for a slot. What was handed out is
+taken while the next question is already on its way. When something is due, or was freed, the server knows: it answers
+the question that is held, and nothing has to be told from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from ironflow.errors import OUTAGES, IronflowError, SessionUnknown
+from ironflow.loops.driver import Outage
+from ironflow.model import wire
+from ironflow.model.capacity import RunHead
+
+if TYPE_CHECKING:
+    from ironflow.remote.port import HttpPort
+    from ironflow.remote.session import RemoteSession
+    from ironflow.worker.worker import Worker
+
+log = logging.getLogger("ironflow.worker")
+
+#: How long the server may hold a question, ms, and how much later its answer may come, seconds.
+WAIT_MS, LATER_S = 25_000, 10.0
+#: Between two questions that failed, seconds: from, to. A crowd of workers must not come back in step.
+AFTER_FAILURE_S: Final = (0.5, 2.0)
+
+
+class Poller:
+    """See the module's docstring, and `worker.port.Finder` for what each method promises."""
+
+    #: nothing is started in this process
+    backlog = True
+
+    def __init__(self, worker: Worker, port: HttpPort, session: RemoteSession) -> None:
+        self.worker = worker
+        self._port = port
+        self._session = session
+        self._kick = asyncio.Event()
+        self._outage = Outage(log, "a look for work")
+        self._taking: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to take runs."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="ironflow-poller")
+
+    async def stop(self, patience: float) -> None:
+        """Ask for nothing more; what was handed out already may enter within so many seconds."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._taking:
+            await asyncio.wait(self._taking, timeout=patience)
+        for taking in self._taking:
+            taking.cancel()
+        await asyncio.gather(*self._taking, return_exceptions=True)
+
+    def wake(self) -> None:
+        """A slot may be free, or the session may be known again."""
+        self._kick.set()
+
+    told = wake
+    slot_free = wake
+
+    def expect(self, due: int) -> None:
+        """Nothing to do: the server wakes what is due."""
+
+    # ---- asking
+
+    async def _run(self) -> None:
+        while True:
+            self._kick.clear()
+            free = self.worker.free
+            if free <= 0:
+                await self._kick.wait()
+                continue
+            session_id = self._session.row.session_id
+            try:
+                assignments = await self._ask(session_id, free)
+                self._outage.over()
+            except SessionUnknown:
+                self._session.forgotten(session_id)
+            except IronflowError as error:  # away, or it refuses: a revoked key is no reason for a line a second
+                self._outage.met(error)
+                await self._pause()
+            except Exception:
+                log.exception("a look for work failed")
+                await self._pause()
+            else:
+                if assignments:
+                    await self._hand_over(session_id, assignments)
+
+    async def _ask(self, session_id: str, free: int) -> list[Any]:
+        body = {"session_id": session_id, "credits": free, "wait_ms": WAIT_MS}
+        # One round of tries: this loop is its own repetition, and each of its questions counts the slots anew.
+        answer = await self._port.connection.ask("POST", "/poll", body, answer_s=WAIT_MS / 1000 + LATER_S, tries=1)
+        return list(answer["assignments"])
+
+    async def _hand_over(self, session_id: str, assignments: list[Any]) -> None:
+        # While the question was held, the worker may have been asked to leave, or its session may have been given up.
+        free = self.worker.free if session_id == self._session.row.session_id else 0
+        heads = []
+        for one in assignments[: max(0, free)]:
+            head = wire.head_from_json(one["head"])
+            self._port.brought(head.run_id, wire.events_from_json(one["journal"]), bool(one["more"]))
+            heads.append(head)
+        back = [(one["head"]["run_id"], one["head"]["reservation"]) for one in assignments[len(heads) :]]
+        if back:
+            self.worker.spawn(self._port.unreserve(back))
+        if not heads:
+            return
+        taking = asyncio.get_running_loop().create_task(self._take(heads))
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+        await asyncio.sleep(0)  # it counts the slots as taken before the next question counts the free ones
+
+    async def _take(self, heads: list[RunHead]) -> None:
+        try:
+            plain = await self._set_apart(heads)
+            if plain:
+                await self.worker.take(plain)
+        except OUTAGES as error:
+            log.warning("%d runs could not be taken: %s", len(heads), error.message)
+        except Exception:
+            log.exception("%d runs could not be taken", len(heads))
+        finally:
+            self._port.forget([head.run_id for head in heads])
+            self.wake()
+
+    async def _set_apart(self, heads: list[RunHead]) -> list[RunHead]:
+        """Send suspects to processes of their own, or back where there is no room for one; give the others."""
+        isolation = self.worker.isolation
+        plain, back = [], []
+        for head in heads:
+            if not isolation.wanted(head):
+                plain.append(head)
+            elif isolation.has_room(head):
+                isolation.start(head)
+            elif head.reservation is not None:
+                back.append((head.run_id, head.reservation))
+        if back:
+            await self._port.unreserve(back)
+        return plain
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(random.uniform(*AFTER_FAILURE_S))

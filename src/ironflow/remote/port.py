@@ -1,0 +1,206 @@
+"""The worker's port over HTTP: what it commits, reads and gives back is asked of a server.
+
+A lease's token is the raw one here; the server hashes what it receives, so that no token lies in the database. What a
+poll brought along (the journals of the runs it handed out) is kept until the door asks for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from ironflow.errors import DefinitionError, RunNotFound
+from ironflow.model import wire
+from ironflow.model.journal import Event
+from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
+from ironflow.remote.batch import Batches
+from ironflow.remote.connection import Connection
+from ironflow.remote.heart import HttpHeart
+from ironflow.store.base import Heart, OpenTransaction
+from ironflow.worker.port import Holding, Owner
+
+#: An item up to this many events is not looked at for its size before it is encoded.
+_FEW: Final = 2
+
+
+class HttpPort:
+    """See the module's docstring, and `worker.port.Port` for what each method promises.
+
+    Args:
+        connection: to the servers, open.
+        reads_as: of a child process: its parent's session, to which its run is promised.
+    """
+
+    #: a transaction of a user's writes needs the database, see `begin`
+    exclusive_transactions = False
+
+    def __init__(self, connection: Connection, reads_as: str | None = None) -> None:
+        self.connection = connection
+        self._reads_as = reads_as
+        self.name = connection.name
+        self.now: Callable[[], int] = connection.clock.now
+        self.live_segments = 0
+        self.batches = Batches(connection)
+        #: how long a renewal lasts, ms; told by the server
+        self.lease_ttl_ms = 0
+        self._journals: dict[str, tuple[list[Event], bool]] = {}
+
+    def submit(self, transition: Transition) -> str | Awaitable[str]:
+        """See `Outside`."""
+        item = wire.item_of(transition)
+        if len(transition.events) > _FEW and self.connection.most_bytes is not None:
+            size = sum(len(event.payload or "") for event in transition.events)
+            if 2 * size > self.batches.most_bytes:
+                return self._in_parts(transition)
+        return self.batches.add(item)
+
+    async def _in_parts(self, whole: Transition) -> str:
+        """Commit a change that may be too large for one message: its events first, and what follows from them last.
+
+        Each part is what a worker that died behind it would have left: whole events, in order.
+        """
+        parts = _parts(whole, self.batches.most_bytes)
+        for number, part in enumerate(parts):
+            answer = await self.batches.add(wire.item_of(part))
+            if answer != APPLIED:
+                # News behind the first part cannot be answered as such: the caller would send that part again.
+                return answer if not number else STALE
+        return APPLIED
+
+    async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
+        """Refused: there is no database here."""
+        raise DefinitionError(
+            "a transactional step needs a worker on the database; this one speaks to a server",
+            hint="Run this workflow's worker with `ironflow worker --db`, or make the step an ordinary one.",
+        )
+
+    # ---- reading
+
+    def brought(self, run_id: str, events: list[Event], more: bool) -> None:
+        """A poll brought the journal of a run along, or its beginning."""
+        self._journals[run_id] = (events, more)
+
+    async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
+        """See `Port`."""
+        found: dict[str, list[Event]] = {}
+        for run_id in run_ids:
+            events, more = self._journals.pop(run_id, ([], True))
+            found[run_id] = events if not more else await self._rest(run_id, events)
+        return found
+
+    def forget(self, run_ids: Sequence[str]) -> None:
+        """Nobody will ask for these journals."""
+        for run_id in run_ids:
+            self._journals.pop(run_id, None)
+
+    async def _rest(self, run_id: str, events: list[Event]) -> list[Event]:
+        more = True
+        session_id = self._reads_as or self.batches.session_id
+        while more:
+            after = events[-1].seq if events else 0
+            page = await self.connection.ask(
+                "GET",
+                f"/runs/{quote(run_id, safe='')}/journal",
+                query={"session_id": session_id, "after": str(after)},
+            )
+            events += wire.events_from_json(page["events"])
+            more = bool(page.get("more")) and bool(page["events"])
+        return events
+
+    async def owner(self, run_id: str, since: int | None = None) -> Owner | None:
+        """See `Port`."""
+        query = {"session_id": self.batches.session_id}
+        if since is not None:
+            query["since"] = str(since)
+        try:
+            found = await self.connection.ask("GET", f"/runs/{quote(run_id, safe='')}/owner", query=query)
+        except RunNotFound:
+            return None
+        return Owner(found["execution_seq"], found["state"], frozenset(found.get("kinds", ())))
+
+    async def backlog(self) -> dict[str, int]:
+        """How many queued runs this worker could take, by the full group they wait for ("": only for a worker)."""
+        query = {"session_id": self.batches.session_id}
+        return dict((await self.connection.ask("GET", "/backlog", query=query))["waiting"])
+
+    # ---- giving back
+
+    async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
+        """See `Port`."""
+        await self._tell("/unreserve", reservations=[list(one) for one in reservations])
+
+    async def keep(self, run_id: str, reservation: str, ttl_ms: int) -> bool:
+        """See `Port`. For how long, the server decides."""
+        body = {"session_id": self.batches.session_id, "run_id": run_id, "reservation": reservation}
+        return bool((await self.connection.ask("POST", "/keep", body))["kept"])
+
+    async def release(self, held: Sequence[Holding], session_id: str) -> None:
+        """See `Port`."""
+        body = {"session_id": session_id, "runs": [list(one) for one in held]}
+        await self.connection.ask("POST", "/release", body)
+
+    async def give_back(self, run_id: str, session_id: str) -> None:
+        """See `Port`."""
+        await self.connection.ask("DELETE", f"/sessions/{quote(session_id, safe='')}")
+
+    async def _tell(self, path: str, **fields: Any) -> None:
+        await self.connection.ask("POST", path, {"session_id": self.batches.session_id, **fields})
+
+    # ---- renewing
+
+    def heart(self) -> Heart:
+        """See `Port`."""
+        return HttpHeart(self.connection, self._renewed)
+
+    def _renewed(self, asked_at: float) -> None:
+        self.batches.alive_until = max(self.batches.alive_until, asked_at + self.lease_ttl_ms / 1000)
+
+    def renewed(self, asked_at: float) -> None:
+        """What was taken at this time (monotonic, seconds) or renewed, is alive for a lease's time."""
+        self._renewed(asked_at)
+
+    def hurry(self) -> None:
+        """See `Port`."""
+        self.connection.hurry()
+
+    def new_token(self) -> str:
+        """See `Port`: the raw token."""
+        return secrets.token_hex(16)
+
+    async def close(self) -> None:
+        """End what is under way, and close the connections."""
+        await self.batches.close()
+        await self.connection.close()
+
+
+def _parts(whole: Transition, most_bytes: int) -> list[Transition]:
+    """A change in parts that fit each. One whose taking of the run leaves it at once stays whole."""
+    if whole.guard != GUARD_OWNER and whole.lease is None:
+        return [whole]
+    groups: list[list[Event]] = [[]]
+    size = 0
+    for event in whole.events:
+        # Escaped inside the message, a payload takes up to twice its length.
+        size += 2 * len(event.payload or "") + 256
+        if groups[-1] and size > most_bytes - 4_096:
+            groups.append([])
+            size = 2 * len(event.payload or "") + 256
+        groups[-1].append(event)
+    if len(groups) == 1:
+        return [whole]
+    seq, token = whole.execution_seq, whole.token_hash
+    parts: list[Transition] = []
+    if whole.guard != GUARD_OWNER:  # taken first; the owner's rest follows
+        seq, token = whole.new_execution_seq or 0, whole.new_token_hash
+        events, whole.events = whole.events, groups.pop(0)
+        parts.append(whole)
+        whole = Transition(whole.run_id, GUARD_OWNER, seq, token)
+        whole.events = events
+    for group in groups[:-1]:
+        part = Transition(whole.run_id, GUARD_OWNER, seq, token)
+        part.events, part.facts = group, whole.facts
+        parts.append(part)
+    whole.events = groups[-1]
+    return [*parts, whole]

@@ -1,0 +1,102 @@
+"""What the modules of the API share: the node of a request, the run it names, and the errors an endpoint documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Security
+from fastapi import Request as HttpRequest
+
+from ironflow.errors import (
+    Forbidden,
+    InvalidRequest,
+    IronflowError,
+    RateLimited,
+    RunNotFound,
+    StoreUnreachable,
+    Unauthenticated,
+)
+from ironflow.model.fold import Folded, fold
+from ironflow.model.run import RunRow
+from ironflow.server import access, paging
+from ironflow.server.access import Caller
+from ironflow.server.node import Node
+from ironflow.server.schemas import Problem
+
+Row = TypeVar("Row")
+
+#: Events of a journal from which on adding them up takes longer than handing them to a thread.
+_LONG = 1_000
+#: What any endpoint may answer.
+_ALWAYS: tuple[type[IronflowError], ...] = (Unauthenticated, Forbidden, RateLimited, InvalidRequest, StoreUnreachable)
+
+
+async def _node(request: HttpRequest) -> Node:  # a plain function would be called in a thread
+    node: Node = request.app.state.node
+    return node
+
+
+NodeHere = Annotated[Node, Depends(_node)]
+# Who may use an endpoint; the document says it, too, as roles that the key needs one of.
+Viewer = Annotated[Caller, Security(access.org("viewer"), scopes=["viewer"])]
+Developer = Annotated[Caller, Security(access.org("developer"), scopes=["developer"])]
+Admin = Annotated[Caller, Security(access.org("admin"), scopes=["admin"])]
+Platform = Annotated[Caller, Security(access.platform(), scopes=["platform"])]
+ViewerOrPlatform = Annotated[Caller, Security(access.anyone("viewer"), scopes=["viewer", "platform"])]
+AdminOrPlatform = Annotated[Caller, Security(access.anyone("admin"), scopes=["admin", "platform"])]
+
+
+async def run_of(node: Node, caller: Caller, run_id: str) -> RunRow:
+    """The run of this id.
+
+    Raises:
+        RunNotFound: there is none, or it is another organisation's: which of the two is not told.
+    """
+    row = await node.store.run(run_id)
+    if row is None or row.scope != caller.scope:
+        raise RunNotFound(f"no run has the id {run_id!r}")
+    return row
+
+
+async def folded(node: Node, run_id: str) -> Folded:
+    """What the journal of a run adds up to. A long one is read beside the loop, which has others to answer."""
+    events = await node.store.journal(run_id)
+    return fold(events) if len(events) < _LONG else await asyncio.to_thread(fold, events)
+
+
+def errors(*kinds: type[IronflowError]) -> dict[int | str, dict[str, Any]]:
+    """The refusals an endpoint may answer with, for the OpenAPI document; those of every endpoint are added."""
+    found: dict[int, list[type[IronflowError]]] = defaultdict(list)
+    for kind in (*kinds, *_ALWAYS):
+        found[kind.status].append(kind)
+    return {
+        status: {"model": Problem, "description": "; ".join(f"`{kind.code}`: {kind.summary}" for kind in of_status)}
+        for status, of_status in sorted(found.items())
+    }
+
+
+def page(
+    rows: Sequence[Row],
+    limit: int,
+    query: Mapping[str, Any],
+    key: Callable[[Row], Sequence[int | str]],
+    show: Callable[[Row], dict[str, Any]],
+) -> dict[str, Any]:
+    """A page of a list.
+
+    Args:
+        rows: what was found; one more than the limit means that there is another page.
+        limit: rows on the page.
+        query: what was asked, without limit and cursor.
+        key: the place of a row in the order of the list.
+        show: a row as JSON data.
+    """
+    shown = rows[:limit]
+    more = len(rows) > limit
+    return {
+        "items": [show(row) for row in shown],
+        "next": paging.cursor(query, key(shown[-1])) if more else None,
+    }

@@ -1,0 +1,232 @@
+"""`/runs`: create, list, look at, steer and delete runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import Response
+
+from ironflow.engine import commands, starting, views
+from ironflow.engine.declared import Declared
+from ironflow.engine.starting import Start
+from ironflow.errors import (
+    ConcurrencyConflict,
+    IdempotencyKeyConflict,
+    InvalidCursor,
+    InvalidInput,
+    InvalidPriority,
+    InvalidRequest,
+    InvalidTransition,
+    MalformedJson,
+    PayloadTooLarge,
+    RunNotFound,
+    WorkflowUnknown,
+)
+from ironflow.model.run import QUEUED, RunRow
+from ironflow.model.transition import EXISTS
+from ironflow.server import paging, schemas
+from ironflow.server.access import Caller
+from ironflow.server.api.answers import Admin, Developer, NodeHere, Viewer, errors, folded, page, run_of
+from ironflow.server.bodies import Json, accepts, body
+from ironflow.server.catalogue import Catalogue
+from ironflow.server.node import Node
+from ironflow.server.schemas import Cancel, Nothing, Retry, RunsQuery, RunStart
+from ironflow.store.base import RunFilter
+
+router = APIRouter(tags=["runs"])
+
+_BODY = (MalformedJson, PayloadTooLarge)
+#: How often a start is tried whose key was held at one moment and free at the next.
+_TRIES = 10
+
+
+@router.post(
+    "/runs",
+    operation_id="createRun",
+    status_code=201,
+    responses={
+        **errors(*_BODY, InvalidInput, InvalidPriority, WorkflowUnknown, IdempotencyKeyConflict, ConcurrencyConflict),
+        200: {"model": schemas.CreatedOut, "description": "The run that has this id or idempotency key already."},
+        201: {"model": schemas.CreatedOut, "description": "A new run, in the queue."},
+    },
+    openapi_extra=accepts(RunStart),
+)
+async def create(
+    request: Request,
+    node: NodeHere,
+    caller: Developer,
+    given: Annotated[RunStart, Depends(body(RunStart))],
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    traceparent: Annotated[str | None, Header(description="W3C: the trace of the run is linked to it")] = None,
+) -> Response:
+    """Create a run. It is durable when this answers, and executes when a worker takes it."""
+    options = _options(given, idempotency_key)
+    catalogue: Catalogue = request.app.state.catalogue
+    declared = await catalogue.declared(caller.scope, given.workflow, stored=given.input_form == "stored")
+    spec = declared if given.lane_key is None else declared.in_lane(given.lane_key)
+    row, new = await _created(node, caller, spec, given.input, options)
+    if not new:
+        return Json(views.created(row, new=False))
+    node.started(row, traceparent)
+    node.touched((row.run_id,))
+    return Json(views.created(row, new=True), 201, {"Location": f"/api/v1/runs/{quote(row.run_id, safe='')}"})
+
+
+async def _created(node: Node, caller: Caller, spec: Declared, value: Any, options: Start) -> tuple[RunRow, bool]:
+    """The run of a start, and whether it is a new one."""
+    store, left = node.store, _TRIES
+    while True:
+        row, created, lanes = starting.new_run(
+            spec, value, options, store.now(), node.settings.max_payload_bytes, caller.scope
+        )
+        answered = store.submit(starting.queued(row, created, lanes))
+        word = answered if isinstance(answered, str) else await answered
+        if word != EXISTS:
+            return row, True
+        left -= 1
+        try:
+            return await starting.taken_by(store, row, row.input_hash), False
+        except RunNotFound:  # who held the key has ended since it refused this start
+            if not left:
+                raise
+
+
+def _options(given: RunStart, header: str | None) -> Start:
+    if header is not None and given.idempotency_key not in (None, header):
+        raise InvalidRequest("the header Idempotency-Key and the field idempotency_key differ; give one of them")
+    return Start(
+        id=given.id,
+        idempotency_key=header or given.idempotency_key,
+        concurrency_key=given.concurrency_key,
+        priority=given.priority,
+        labels=given.labels,
+        worker_tags=given.worker_tags,
+        limits=given.concurrency_limits,
+        at=given.scheduled_at,
+        deadline=given.deadline_at,
+    )
+
+
+@router.get(
+    "/runs",
+    operation_id="listRuns",
+    responses={**errors(InvalidCursor), 200: {"model": schemas.page_of(schemas.RunOut)}},
+)
+async def list_(node: NodeHere, caller: Viewer, query: Annotated[RunsQuery, Query()]) -> Response:
+    """List runs, newest first."""
+    asked = {"runs": [*caller.scope], **query.model_dump(exclude={"limit", "cursor"}, mode="json")}
+    before = paging.position(asked, query.cursor, (int, str))
+    key, _, value = (query.label or "").partition("=")
+    chosen = RunFilter(
+        states=query.state,
+        workflow=query.workflow,
+        reason=query.reason,
+        label=(key, value) if query.label is not None else None,
+        before=(before[0], before[1]) if before is not None else None,
+        limit=query.limit + 1,
+        scope=caller.scope,
+        priority=query.priority,
+        worker_tag=query.worker_tag,
+        created_from=schemas.ms(query.created_from),
+        created_to=schemas.ms(query.created_to),
+    )
+    rows = await node.store.runs(chosen)
+    return Json(page(rows, query.limit, asked, lambda row: (row.created_at, row.run_id), views.plain))
+
+
+@router.post(
+    "/runs/{run_id:path}/cancel",
+    operation_id="cancelRun",
+    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    openapi_extra=accepts(Cancel, required=False),
+)
+async def cancel(
+    node: NodeHere, caller: Developer, run_id: str, given: Annotated[Cancel, Depends(body(Cancel, optional=True))]
+) -> Response:
+    """End a run. What it registered to undo is undone first, unless forced. Cancelling twice is accepted."""
+    await run_of(node, caller, run_id)
+    return await _steered(node, run_id, commands.cancel(node.store, run_id, caller.actor, force=given.force))
+
+
+@router.post(
+    "/runs/{run_id:path}/pause",
+    operation_id="pauseRun",
+    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    openapi_extra=accepts(Nothing, required=False),
+)
+async def pause(
+    node: NodeHere, caller: Developer, run_id: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
+) -> Response:
+    """Hold a run where it is; a step that executes is interrupted."""
+    await run_of(node, caller, run_id)
+    return await _steered(node, run_id, commands.pause(node.store, run_id, caller.actor))
+
+
+@router.post(
+    "/runs/{run_id:path}/resume",
+    operation_id="resumeRun",
+    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    openapi_extra=accepts(Nothing, required=False),
+)
+async def resume(
+    node: NodeHere, caller: Developer, run_id: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
+) -> Response:
+    """Let a paused run go on: it goes through the queue, and any fitting worker takes it."""
+    await run_of(node, caller, run_id)
+    return await _steered(node, run_id, commands.resume(node.store, run_id, caller.actor))
+
+
+@router.post(
+    "/runs/{run_id:path}/retry",
+    operation_id="retryRun",
+    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    openapi_extra=accepts(Retry, required=False),
+)
+async def retry(
+    node: NodeHere, caller: Developer, run_id: str, given: Annotated[Retry, Depends(body(Retry, optional=True))]
+) -> Response:
+    """Reopen a failed or cancelled run: finished steps keep their results, or with `restart` execute again."""
+    await run_of(node, caller, run_id)
+    return await _steered(node, run_id, commands.retry(node.store, run_id, caller.actor, restart=given.restart))
+
+
+async def _steered(node: Node, run_id: str, command: Awaitable[bool]) -> Response:
+    changed = await command
+    node.changed(run_id)
+    row = await node.store.run(run_id)
+    return Json(views.steered(run_id, row.state if row is not None else None, changed=changed))
+
+
+@router.get(
+    "/runs/{run_id:path}",
+    operation_id="getRun",
+    responses={**errors(RunNotFound), 200: {"model": schemas.RunWhole}},
+)
+async def get(node: NodeHere, caller: Viewer, run_id: str) -> Response:
+    """A run: its row, its values, its steps, and while it is queued which workers could take it."""
+    return Json(await _whole(node, caller, run_id))
+
+
+async def _whole(node: Node, caller: Caller, run_id: str) -> dict[str, Any]:
+    row = await run_of(node, caller, run_id)
+    view = await folded(node, run_id)
+    sessions = await node.store.sessions() if row.state in QUEUED else ()
+    return {**views.run(row, view), "worker_routing": views.worker_routing(row, sessions, node.store.now())}
+
+
+@router.delete(
+    "/runs/{run_id:path}",
+    operation_id="deleteRun",
+    status_code=204,
+    response_class=Response,
+    responses={**errors(RunNotFound, InvalidTransition), 204: {"description": "It is deleted, with its journal."}},
+)
+async def delete(node: NodeHere, caller: Admin, run_id: str) -> Response:
+    """Delete a run that has ended, with its journal. The audit log keeps that it was deleted, and by whom."""
+    await run_of(node, caller, run_id)
+    if not await node.store.delete_run(run_id, caller.actor, caller.scope):
+        raise RunNotFound(f"no run has the id {run_id!r}")
+    return Response(status_code=204)

@@ -1,0 +1,123 @@
+"""Reading the body of a request, within a limit, and writing the one of an answer.
+
+Promises that a body is refused as soon as it is known to be too large, before the rest of it is read; that what is no
+JSON, has a field too many or one of a wrong type is refused with each place named; and that an answer is always UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge
+
+M = TypeVar("M", bound=BaseModel)
+
+#: Deepest nesting of a body. Beyond some thousand levels no encoder of another program could read it back.
+DEEPEST = 200
+#: Places that one refusal names at most.
+_MOST_ERRORS = 20
+
+
+class Json(Response):
+    """An answer of plain data. It is for who asked with this key, so nothing on the way may keep it."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(content, status_code, {"Cache-Control": "no-store", **(headers or {})})
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which a user's text may hold: only an escape can say it
+            return json.dumps(content, separators=(",", ":"), default=str).encode()
+
+
+async def read(request: Request, limit: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        PayloadTooLarge: it has more bytes than the limit, or says that it will have.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:18]) > limit:
+        raise _too_large(int(declared[:18]), limit)
+    chunks, size = [], 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(size, limit)
+            chunks.append(chunk)
+    except ClientDisconnect as error:
+        raise MalformedJson("the body broke off") from error
+    return b"".join(chunks)
+
+
+def _too_large(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        "the body of the request",
+        size,
+        limit,
+        hint="Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_API_BODY_BYTES.",
+    )
+
+
+def body(model: type[M], *, optional: bool = False) -> Callable[[Request], Awaitable[M]]:
+    """A dependency: the body as this model. `optional`: no body means an empty object."""
+
+    async def take(request: Request) -> M:
+        content = await read(request, request.app.state.node.settings.max_api_body_bytes)
+        if optional and not content.strip():
+            content = b"{}"
+        try:
+            data = from_json(content, allow_inf_nan=False)
+        except ValueError as error:
+            raise MalformedJson(f"the body is no JSON: {error}") from error
+        if not _shallow(data):
+            raise MalformedJson(f"the body is nested more than {DEEPEST} levels deep")
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            # Without what was sent: an input may hold what no log or screen should.
+            raise refused(error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+    return take
+
+
+def refused(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
+    """The refusal that tells each of these findings of a validator."""
+    found = [{"at": ".".join(str(part) for part in one["loc"]) or "body", "problem": str(one["msg"])} for one in errors]
+    told = "; ".join(f"{one['at']}: {one['problem']}" for one in found[:_MOST_ERRORS])
+    return InvalidRequest(told, details={"errors": found[:_MOST_ERRORS]})
+
+
+def accepts(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """What the OpenAPI document says of a body that `body` reads."""
+    return {
+        "requestBody": {"required": required, "content": {"application/json": {"schema": model.model_json_schema()}}}
+    }
+
+
+def _shallow(data: Any) -> bool:
+    level, depth = [data], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            return False
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += [value for value in one.values() if isinstance(value, dict | list)]
+            elif isinstance(one, list):
+                inner += [value for value in one if isinstance(value, dict | list)]
+        level = inner
+    return True

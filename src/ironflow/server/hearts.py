@@ -1,0 +1,80 @@
+"""Renewals of HTTP workers: threads with connections of their own, so that no busy loop costs anybody a lease.
+
+Each heartbeat is one short call of the store's renewal path. A few threads serve all workers of a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from queue import SimpleQueue
+from typing import Any, Final
+
+from ironflow.errors import ServerStopping
+from ironflow.store.base import Heart, Store
+
+#: Threads on PostgreSQL; on SQLite there is one writer anyway.
+THREADS: Final = 2
+
+#: What `Heart.beat` is given, and the future that hears its answer.
+_Job = tuple[tuple[Any, ...], "asyncio.Future[Any]"]
+
+
+class Hearts:
+    """See the module's docstring. Belongs to one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._closed = False
+        count = 1 if store.dialect == "sqlite" else THREADS
+        self._threads = [
+            threading.Thread(target=self._work, name=f"ironflow-heart-{n}", daemon=True) for n in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def beat(self, *arguments: Any) -> Any:
+        """See `Heart.beat`."""
+        if self._closed:
+            raise ServerStopping()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._jobs.put((arguments, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """Answer what was asked, and end the threads."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, 1.0)
+
+    def _work(self) -> None:
+        heart: Heart | None = None
+        while (job := self._jobs.get()) is not None:
+            arguments, answer = job
+            result: Any
+            try:
+                heart = heart or self._store.heart()
+                result = heart.beat(*arguments)
+            except Exception as error:
+                result = error
+            try:
+                self._loop.call_soon_threadsafe(_answer, answer, result)
+            except RuntimeError:  # the loop has closed
+                break
+        if heart is not None:
+            heart.close()
+
+
+def _answer(answer: asyncio.Future[Any], result: Any) -> None:
+    if answer.done():
+        return
+    if isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)

@@ -1,0 +1,256 @@
+"""A node: the loops that every member of the cluster runs, and the place where whatever happened is passed on.
+
+It holds no truth. A start, a freed place, a recovery or a due timer is written to the database first; then the node
+wakes its own hub and tells the others. What such a word would have told, each finds by itself within two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+from ironflow.config import Settings
+from ironflow.loops.alarm import Alarm
+from ironflow.loops.capacity_scanner import CapacityScanner
+from ironflow.loops.driver import Driver, Loop, Report
+from ironflow.loops.stale_claims import StaleClaims
+from ironflow.loops.waker import Waker
+from ironflow.model.run import RunRow
+from ironflow.observe.observation import Observation
+from ironflow.server.hearts import Hearts
+from ironflow.server.hub import Hub
+from ironflow.server.liveness import Streams
+from ironflow.server.sessions import Known, Sessions
+from ironflow.store.base import Store
+
+log = logging.getLogger("ironflow.server")
+
+#: How often the sessions are read again; new ones announce themselves, so this finds what was lost.
+LOOK_AROUND_MS: Final = 1_000
+#: A loop counts as alive if it made a pass within so many of its intervals, and within this time at least, seconds.
+ALIVE_INTERVALS, ALIVE_S = 3, 10.0
+
+#: Told which runs have new events.
+Reader = Callable[[Collection[str]], None]
+
+
+class Passes:
+    """A loop whose findings wake this node, and which remembers when it last made a pass."""
+
+    def __init__(self, loop: Loop, found: Callable[[Report], None]) -> None:
+        self.name = loop.name
+        self.at: float | None = None
+        self._loop = loop
+        self._found = found
+
+    async def run_once(self) -> Report:
+        """One pass of the loop."""
+        report = await self._loop.run_once()
+        self.at = time.monotonic()
+        if report.counts:
+            self._found(report)
+        return report
+
+
+class Neighbours:
+    """Keeps the view of the sessions current; see `Node.look_around`."""
+
+    name = "neighbours"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def run_once(self) -> Report:
+        """Look once."""
+        await self._node.look_around()
+        return Report()
+
+
+class Node:
+    """See the module's docstring. Make it in the loop in which it works.
+
+    Args:
+        store: the database; the node listens on it, so it is not shared with a worker.
+        settings: intervals and times to live, of the workers too.
+    """
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self.name = f"node-{secrets.token_hex(6)}"
+        self.sessions = Sessions(store)
+        self.hub = Hub(store, settings)
+        self.streams = Streams(store)
+        self.hearts = Hearts(store)
+        self.scanner = CapacityScanner(store, settings, time.monotonic)
+        #: where this node hears others, for those who tell by address
+        self.wake_address: str | None = None
+        self.stopping = False
+        #: by what this node is watched
+        self.observation: Observation | None = None
+        self._readers: list[Reader] = []
+        self._passes: list[Passes] = []
+        self._drivers: list[Driver] = []
+        self._scanning = self._drive(self.scanner, settings.recovery_interval_ms, self._recovered)
+        waking = self._drive(Waker(store, self.name), settings.waker_interval_ms, lambda report: self.hub.told())
+        self.alarm = Alarm(store, waking, settings.waker_interval_ms)
+        reset = settings.stale_claim_recovery_interval_ms
+        self._drive(StaleClaims(store, settings), reset, lambda report: self.alarm.expect(0))
+        self._looking = self._drive(Neighbours(self), LOOK_AROUND_MS, lambda report: None)
+        self._started_at = time.monotonic()
+
+    def _drive(self, loop: Loop, interval_ms: int, found: Callable[[Report], None]) -> Driver:
+        passes = Passes(loop, found)
+        self._passes.append(passes)
+        driver = Driver(passes, interval_ms)
+        self._drivers.append(driver)
+        return driver
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Listen, and begin to drive the loops and to hand out work."""
+        self.wake_address = await self.store.listen(self._heard)
+        await self.sessions.refresh()
+        self._started_at = time.monotonic()
+        self.hub.start()
+        for driver in self._drivers:
+            driver.start()
+        self.alarm.start()
+
+    def refuse(self) -> None:
+        """The node is about to stop: held polls are answered now, streams end, and nothing new is handed out."""
+        self.stopping = True
+        self.hub.refuse()
+        self.streams.close_all()
+
+    async def stop(self) -> None:
+        """End what this node does; the store is its owner's to close. A second call does nothing."""
+        self.refuse()
+        await self.alarm.stop()
+        await asyncio.gather(*(driver.stop() for driver in self._drivers))
+        await self.hub.stop()
+        await self.hearts.close()
+
+    def silent_loops(self) -> list[str]:
+        """The loops that made no pass for longer than they may; none where all is well."""
+        now, silent = time.monotonic(), []
+        for loop, driver in zip(self._passes, self._drivers, strict=True):
+            allowed = max(ALIVE_S, ALIVE_INTERVALS * driver.interval)
+            if now - (loop.at if loop.at is not None else self._started_at) > allowed:
+                silent.append(loop.name)
+        return silent
+
+    # ---- what happened here: told to this node first, then to the others
+
+    def started(self, row: RunRow, traceparent: str | None = None) -> None:
+        """A run was created in the queue; `traceparent`: where its caller was, see `Observer.created`."""
+        if self.observation is not None and self.observation.observer is not None:
+            self.observation.observer.created(row, traceparent)
+        if row.scheduled_at is not None and row.scheduled_at > self.store.now():
+            self.alarm.expect(row.scheduled_at)
+            return
+        self.hub.started(row.route)
+        self.tell("queue")
+
+    def queued(self) -> None:
+        """Runs came back into the queue."""
+        self.hub.told()
+        self.tell("queue")
+
+    def left(self, run_id: str) -> None:
+        """A worker gave this run's slot back; with that, a place in its lanes may be free for somebody else's run."""
+        if run_id in self.hub.limited:
+            del self.hub.limited[run_id]
+            self.hub.wake()
+            self.tell("queue")
+
+    def recover_soon(self) -> None:
+        """Leases have just expired: look now and not at the next interval."""
+        self._scanning.kick()
+
+    def due(self, at: int) -> None:
+        """Something will want attention at this time, ms."""
+        self.alarm.expect(at)
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self.hub.told()
+
+    def changed(self, run_id: str) -> None:
+        """Somebody changed this run from outside, and the store has told the other processes: tell our own workers."""
+        self.streams.check(run_id)
+        self.touched((run_id,))
+        self.hub.told()
+        self.alarm.expect(0)
+
+    def touched(self, run_ids: Collection[str]) -> None:
+        """These journals grew: whoever follows them through this node may look."""
+        for reader in self._readers:
+            reader(run_ids)
+
+    def follow(self, reader: Reader) -> Callable[[], None]:
+        """Be told whenever journals grew here. Returns what ends it."""
+        self._readers.append(reader)
+        return lambda: self._readers.remove(reader) if reader in self._readers else None
+
+    def tell(self, topic: str) -> None:
+        """Tell the other processes."""
+        self.store.notify(topic, self.sessions.rows)
+
+    # ---- what others say
+
+    def _heard(self, topic: str) -> None:
+        if topic == "sessions":
+            self._looking.kick()
+        elif topic.startswith("run:"):
+            run_id = topic[4:]
+            self.streams.check(run_id)
+            self.touched((run_id,))
+        else:
+            self.hub.told()
+            self.alarm.expect(0)
+
+    def _recovered(self, report: Report) -> None:
+        self.hub.told()
+        self.touched(report.run_ids)
+        if report.counts.keys() & {"sessions", "suspects"}:
+            self._looking.kick()
+
+    async def look_around(self) -> None:
+        """Read the sessions again; what is gone is told so, and what is to leave as well."""
+        await self.sessions.refresh()
+        now = {row.session_id: row for row in self.sessions.rows}
+        self.drop({*self.hub.sessions, *self.streams.sessions} - now.keys())
+        for session_id in self.streams.sessions:
+            row = now.get(session_id)
+            if row is not None and row.draining:
+                self.streams.drain(session_id)
+
+    async def moved_here(self, session: Known) -> None:
+        """A worker has opened its stream here: who tells by address is to tell this node from now on."""
+        row = session.row
+        if self.wake_address in (None, row.wake_address):
+            return
+        now = self.store.now()
+        row = replace(
+            row,
+            wake_address=self.wake_address,
+            heartbeat_at=now,
+            expires_at=now + self.settings.session_ttl_ms,
+            suspect_since=None,
+        )
+        await self.store.open_session(row)
+        self.sessions.add(row)
+
+    def drop(self, session_ids: Iterable[str]) -> None:
+        """Sessions that are gone: answer what they hold open."""
+        session_ids = list(session_ids)
+        self.hub.forget(session_ids)
+        for session_id in session_ids:
+            self.streams.close(session_id)

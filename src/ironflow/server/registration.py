@@ -1,0 +1,100 @@
+"""What a worker says of itself when it registers, checked: its session row, and the workflows it has.
+
+The scope comes from the key alone. A key that is bound to workflows registers no others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from ironflow.engine.declared import checked
+from ironflow.errors import Forbidden, InvalidRequest
+from ironflow.model.capacity import HTTP, SessionRow
+from ironflow.model.ids import LONGEST_VERSION, check_text, join_tags, tags_of
+from ironflow.model.routing import Serves
+from ironflow.server.access import Caller
+from ironflow.server.exchange import Exchange
+from ironflow.store.base import WorkflowSeen
+
+#: Most slots of one worker.
+MOST_SLOTS: Final = 100_000
+#: The folder of a user's locks; see `ironflow.worker.session.lock_folder`.
+_OURS: Final = re.compile(r"ironflow-\d+", re.ASCII)
+
+
+def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) -> SessionRow:
+    """The row of the session that a request describes.
+
+    Raises:
+        InvalidInput, InvalidRequest: a field is missing or says what no worker can be.
+        Forbidden: the key is bound to other workflows.
+    """
+    caller = ask.caller
+    serves = Serves.from_object(caller.scope, ask.body.get("serves"))
+    if caller.workflows is not None and not serves.workflows.keys() <= caller.workflows:
+        other = min(serves.workflows.keys() - caller.workflows)
+        raise Forbidden(f"this key is bound to other workflows than {other}")
+    session_id, worker_id = ask.text("session_id"), ask.text("worker_id")
+    check_text(session_id, "session_id")
+    check_text(worker_id, "worker_id")
+    slots = ask.count("slots", MOST_SLOTS)
+    path, device, inode = _lock(ask.body.get("lock"), session_id)
+    return SessionRow(
+        session_id=session_id,
+        worker_id=worker_id,
+        host=ask.optional("host") or "",
+        boot_id=ask.optional("boot_id") or "",
+        pid=ask.count("pid", 1 << 31),
+        process_id=ask.optional("process_id") or session_id,
+        routes="\n".join(serves.routes()),
+        slots=slots,
+        credits=slots,
+        started_at=now,
+        heartbeat_at=now,
+        expires_at=now + ttl_ms,
+        lock_path=path,
+        lock_device=device,
+        lock_inode=inode,
+        wake_address=wake_address,
+        org=caller.scope.org,
+        environment=caller.scope.environment,
+        kind=HTTP,
+        serves=serves.to_json(),
+        supervisor=ask.optional("supervisor"),
+    )
+
+
+def _lock(found: object, session_id: str) -> tuple[str | None, int | None, int | None]:
+    """Where the session's lock is. Only a path as workers make them: processes of that host open it, and remove it."""
+    if found is None:
+        return None, None, None
+    if isinstance(found, dict):
+        path, device, inode = found.get("path"), found.get("device"), found.get("inode")
+        if isinstance(path, str) and len(path) <= 4_096 and type(device) is int and type(inode) is int:
+            *_, ours, folder, name = ("", "", *PurePosixPath(path).parts)
+            if ".." in path or (folder, name) != ("sessions", f"{session_id}.lock") or not _OURS.fullmatch(ours):
+                raise InvalidRequest("lock.path is no path of a session's lock", hint="")
+            return path, device, inode
+    raise InvalidRequest("lock must be {path, device, inode} or null", hint="")
+
+
+def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
+    """The workflows that a worker declares."""
+    seen = []
+    for one in found:
+        if not isinstance(one, dict):
+            raise InvalidRequest("a workflow must be an object", hint="")
+        name, version, definition = one.get("name"), one.get("version"), one.get("definition")
+        check_text(name, "the name of a workflow")
+        check_text(version, "the version of a workflow", LONGEST_VERSION)
+        assert isinstance(name, str)
+        assert isinstance(version, str)
+        if caller.workflows is not None and name not in caller.workflows:
+            raise Forbidden(f"this key is bound to other workflows than {name}")
+        tags = join_tags(tags_of(one.get("worker_tags") or ()))
+        text = None if definition is None else json.dumps(checked(name, definition), separators=(",", ":"))
+        seen.append(WorkflowSeen(name, version, tags, text))
+    return seen

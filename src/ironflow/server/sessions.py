@@ -1,0 +1,113 @@
+"""What a node knows of the registered workers: their rows, read from the database and never older than a second.
+
+A view, not a register. A session that is gone from the database is gone from here at the next look, and one that this
+node has never heard of (it was registered at another one) is looked up when it first asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from ironflow.errors import SessionUnknown
+from ironflow.model.capacity import HTTP, SessionRow
+from ironflow.model.routing import Serves
+from ironflow.model.scope import Scope
+from ironflow.store.base import Store
+
+#: How old a view may be before it is renewed, seconds.
+FRESH_S: Final = 1.0
+
+
+def unknown(session_id: str) -> SessionUnknown:
+    """There is no such session, or it is none of the caller's: which of the two is not told."""
+    return SessionUnknown(f"no worker is registered under the session {session_id!r}")
+
+
+class Known:
+    """One session, and what it serves."""
+
+    __slots__ = ("row", "serves")
+
+    def __init__(self, row: SessionRow) -> None:
+        self.row = row
+        self.serves = Serves.from_json(row.scope, row.serves)
+
+
+class Sessions:
+    """See the module's docstring."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Known] = {}
+        #: sessions registered here and when: a look that began before that has not seen them
+        self._added: dict[str, float] = {}
+        #: every live session, embedded ones too: whom a notification goes to
+        self.rows: list[SessionRow] = []
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def known(self, session_id: str, scope: Scope) -> Known:
+        """A session of this scope.
+
+        Raises:
+            SessionUnknown: there is none; another scope's is answered in the same words.
+        """
+        found = self._known.get(session_id)
+        if found is None or time.monotonic() - self._read_at > FRESH_S:
+            await self.refresh()
+            found = self._known.get(session_id)
+        if found is None or found.row.scope != scope:
+            raise unknown(session_id)
+        return found
+
+    def here(self, session_id: str) -> bool:
+        """Whether the last look saw this session."""
+        return session_id in self._known
+
+    def add(self, row: SessionRow) -> Known:
+        """A session that was just registered through this node."""
+        found = self._known[row.session_id] = Known(row)
+        self._added[row.session_id] = time.monotonic()
+        self.rows = [one for one in self.rows if one.session_id != row.session_id] + [row]
+        return found
+
+    def forget(self, session_id: str) -> None:
+        """A session that was just removed through this node."""
+        self._known.pop(session_id, None)
+        self._added.pop(session_id, None)
+        self.rows = [one for one in self.rows if one.session_id != session_id]
+
+    async def refresh(self) -> None:
+        """Read all sessions; callers of one moment share the look."""
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading.add_done_callback(self._done)
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        began = time.monotonic()
+        rows = await self._store.sessions()
+        known: dict[str, Known] = {}
+        for row in rows:
+            if row.kind != HTTP:
+                continue
+            before = self._known.get(row.session_id)
+            if before is not None and before.row.serves == row.serves:
+                before.row = row
+                known[row.session_id] = before
+            else:
+                known[row.session_id] = Known(row)
+        for session_id, at in list(self._added.items()):
+            if session_id in known or at < began:
+                del self._added[session_id]
+            else:
+                known[session_id] = self._known[session_id]
+                rows.append(known[session_id].row)
+        self.rows, self._known, self._read_at = rows, known, began
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not task.cancelled():
+            task.exception()  # whoever waited was told; nobody may have

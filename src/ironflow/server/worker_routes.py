@@ -1,0 +1,307 @@
+"""The worker protocol: `/api/v1/worker/…`. docs/reference/worker-protocol.md says what each message means.
+
+Translation only. Who may do what: a session belongs to the scope of the key that registered it, and a key of another
+scope is told that there is no such session. A run is written to by whoever shows its token, taken by whoever shows the
+reservation it was handed out with, and read by the session that holds it or was promised it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.routing import Route
+
+from ironflow.errors import InvalidRequest, RunNotFound, SessionUnknown
+from ironflow.model import claim, operator, wire
+from ironflow.model.capacity import HTTP
+from ironflow.model.ids import token_hash
+from ironflow.model.journal import Event
+from ironflow.model.transition import Locked, Transition
+from ironflow.observe.backlog import of_routes
+from ironflow.server.exchange import Answer, ClientGone, Endpoint, Exchange
+from ironflow.server.hub import Assignment
+from ironflow.server.liveness_route import LivenessRoute
+from ironflow.server.node import Node
+from ironflow.server.registration import seen_by, session_row
+from ironflow.server.reports import Reports
+from ironflow.server.sessions import Known, unknown
+
+PREFIX: Final = "/api/v1/worker"
+
+#: The longest that a poll is held, ms.
+LONGEST_POLL_MS: Final = 25_000
+#: Runs that one poll brings at most.
+MOST_AT_ONCE: Final = 1_000
+#: Of one journal, and of all journals in one answer: what fits into a page; the rest is read page by page. Characters.
+PAGE_SIZE, ANSWER_SIZE = 1 << 20, 8 << 20
+#: Events looked at for one page.
+PAGE_EVENTS: Final = 2_000
+#: What a worker's body may be larger than one value: the change around it.
+AROUND_A_VALUE: Final = 256 * 1024
+
+
+class WorkerRoutes:
+    """See the module's docstring."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._store = node.store
+        self._reports = Reports(node)
+        # A value travels as text inside the message's own JSON, where each of its quotes takes two bytes.
+        self.most_bytes = 2 * node.settings.max_payload_bytes + AROUND_A_VALUE
+
+    def routes(self) -> list[Route]:
+        """The routes, to be put into an app."""
+        table = (
+            ("POST", "/sessions", self.register),
+            ("DELETE", "/sessions/{session_id}", self.goodbye),
+            ("POST", "/poll", self.poll),
+            ("POST", "/transitions", self.transitions),
+            ("POST", "/heartbeat", self.heartbeat),
+            ("POST", "/release", self.release),
+            ("POST", "/unreserve", self.unreserve),
+            ("POST", "/keep", self.keep),
+            ("POST", "/deaths", self.death),
+            ("GET", "/runs/{run_id}/journal", self.journal),
+            ("GET", "/runs/{run_id}/owner", self.owner),
+            ("GET", "/backlog", self.backlog),
+        )
+        made = [
+            Route(PREFIX + path, Endpoint(handler, self.most_bytes), methods=[method])
+            for method, path, handler in table
+        ]
+        return [*made, Route(f"{PREFIX}/liveness", LivenessRoute(self._node), methods=["GET"])]
+
+    def _said(self, status: int = 200, **fields: Any) -> Answer:
+        return status, {"now": self._store.now(), **fields}
+
+    async def _known(self, ask: Exchange) -> Known:
+        return await self._session(ask, ask.text("session_id"))
+
+    async def _session(self, ask: Exchange, session_id: str) -> Known:
+        """The session, if it is one of this key's: of its scope, and with no workflow that the key may not serve."""
+        found = await self._node.sessions.known(session_id, ask.caller.scope)
+        bound = ask.caller.workflows
+        if bound is not None and not found.serves.workflows.keys() <= bound:
+            raise unknown(session_id)
+        return found
+
+    # ---- sessions
+
+    async def register(self, ask: Exchange) -> Answer:
+        """A worker says who it is and what it has; again with the same id, it says what has changed."""
+        node, settings = self._node, self._node.settings
+        row = session_row(ask, self._store.now(), settings.session_ttl_ms, node.wake_address)
+        held = next((one for one in await self._store.sessions() if one.session_id == row.session_id), None)
+        if held is not None:
+            if held.scope != ask.caller.scope or held.kind != HTTP:
+                raise unknown(row.session_id)
+            row.started_at, row.draining = held.started_at, held.draining
+        seen = seen_by(ask.entries("workflows"), ask.caller)
+        if not await self._store.open_session(row):
+            raise unknown(row.session_id)  # of another scope since the look above
+        await self._store.saw_workflows(seen, ask.caller.scope)
+        node.sessions.add(row)
+        node.tell("sessions")
+        return self._said(
+            201,
+            session_id=row.session_id,
+            renewal_interval_ms=settings.renewal_interval_ms,
+            lease_ttl_ms=settings.lease_ttl_ms,
+            session_ttl_ms=settings.session_ttl_ms,
+            reservation_ttl_ms=settings.reservation_ttl_ms,
+            max_payload_bytes=settings.max_payload_bytes,
+            max_body_bytes=self.most_bytes,
+        )
+
+    async def goodbye(self, ask: Exchange) -> Answer:
+        """A worker leaves: what it still holds goes back as if its time had run out."""
+        session_id = ask.request.path_params["session_id"]
+        await self._session(ask, session_id)
+        self._node.streams.close(session_id)
+        held = await self._store.close_session(session_id)
+        self._node.sessions.forget(session_id)
+        self._node.drop([session_id])
+        if held:
+            self._node.recover_soon()
+        return self._said()
+
+    async def heartbeat(self, ask: Exchange) -> Answer:
+        """Renew a session, and of its leases those that are named."""
+        session_id = ask.text("session_id")
+        known = await self._known(ask)
+        settings = self._node.settings
+        held = [
+            (run_id, seq, token_hash(token), executing)
+            for run_id, seq, token, executing in ask.rows("held", (str, int, str, bool))
+        ]
+        free = ask.count("credits", known.row.slots)
+        beat = await self._node.hearts.beat(session_id, settings.session_ttl_ms, settings.lease_ttl_ms, free, held)
+        if not beat.known:
+            self._node.sessions.forget(session_id)
+            self._node.drop([session_id])
+            raise unknown(session_id)
+        verdicts = [[one.run_id, one.execution_seq, one.verdict] for one in beat.verdicts]
+        return self._said(known=True, draining=beat.draining, verdicts=verdicts)
+
+    async def death(self, ask: Exchange) -> Answer:
+        """A supervisor saw a worker's process end: that is proof, and nobody waits for a clock."""
+        session_id = ask.text("session_id")
+        opening = _opening(ask.body.get("opening"))
+        try:
+            await self._known(ask)
+        except SessionUnknown:
+            return self._said(recovered=[])  # told twice, or it had said goodbye
+        if opening is not None:
+            row = await self._store.run(opening[0])
+            if row is None or row.scope != ask.caller.scope:
+                opening = None
+        report = await self._node.scanner.session_died(session_id, opening, self._node.queued)
+        self._node.sessions.forget(session_id)
+        self._node.drop([session_id])
+        self._node.touched(report.run_ids)
+        self._node.queued()
+        return self._said(recovered=report.run_ids)
+
+    # ---- work
+
+    async def poll(self, ask: Exchange) -> Answer:
+        """Runs for a worker's free slots, as soon as there are any."""
+        session = await self._known(ask)
+        free, wait_ms = ask.count("credits", MOST_AT_ONCE), ask.count("wait_ms", LONGEST_POLL_MS)
+        assignments = await _unless_gone(ask, self._node.hub.poll(session, free, wait_ms / 1000))
+        return self._said(assignments=_paged(assignments))
+
+    async def transitions(self, ask: Exchange) -> Answer:
+        """Changes to runs that this worker takes or owns; an answer for each."""
+        session_id = ask.text("session_id")
+        items = ask.entries("items")
+        try:
+            known = bool(await self._known(ask))
+        except SessionUnknown:
+            known = False  # taken for dead; what it still owns it may still end, and the fence says what that is
+        return self._said(answers=await self._reports.take(session_id, known, items))
+
+    async def release(self, ask: Exchange) -> Answer:
+        """A worker gives runs back by itself: queued at once, without an attempt or a recovery being counted."""
+        session_id = ask.text("session_id")
+        held = {run_id: (seq, token_hash(token)) for run_id, seq, token in ask.rows("runs", (str, int, str))}
+
+        def decide(locked: Locked) -> Transition | None:
+            row = locked.row
+            if (row.execution_seq, row.lease_token_hash) != held[row.run_id]:
+                return None
+            if locked.lease is not None and locked.lease.expires_at <= locked.now:
+                return None  # lost already; the scanner counts it
+            return operator.release(locked, session_id)
+
+        done = await self._store.decide(list(held), decide) if held else {}
+        released = [run_id for run_id, result in done.items() if isinstance(result, Transition)]
+        if released:
+            self._node.queued()
+            self._node.touched(released)
+        return self._said(released=released)
+
+    async def unreserve(self, ask: Exchange) -> Answer:
+        """A worker does not take what it was handed."""
+        reservations = ask.rows("reservations", (str, str))
+        if reservations:
+            await self._store.unreserve([(run_id, token) for run_id, token in reservations])
+            self._node.queued()
+        return self._said()
+
+    async def keep(self, ask: Exchange) -> Answer:
+        """A worker is on its way with what it was handed: a process of its own takes time to start."""
+        run_id, token, ttl_ms = ask.text("run_id"), ask.text("reservation"), self._node.settings.reservation_ttl_ms
+        await self._known(ask)
+
+        def decide(locked: Locked) -> Transition | None:
+            return claim.keep(locked, token, locked.now + ttl_ms)
+
+        done = await self._store.decide([run_id], decide)
+        return self._said(kept=isinstance(done.get(run_id), Transition))
+
+    # ---- reading
+
+    async def journal(self, ask: Exchange) -> Answer:
+        """A page of the journal of a run that this session holds or was promised."""
+        session_id, run_id = ask.query("session_id"), ask.request.path_params["run_id"]
+        await self._session(ask, session_id)
+        found = await self._store.holdings(run_id)
+        holders = () if found is None else (
+            found.lease.session_id if found.lease is not None else None,
+            found.queue.reserved_by if found.queue is not None else None,
+        )  # fmt: skip
+        if session_id not in holders:
+            raise RunNotFound(f"the session {session_id!r} has no run of the id {run_id!r}")
+        events = await self._store.journal(run_id, ask.query_count("after"), PAGE_EVENTS)
+        page, more = _page(events, PAGE_SIZE)
+        return self._said(events=wire.events_to_json(page), more=more or len(events) == PAGE_EVENTS)
+
+    async def owner(self, ask: Exchange) -> Answer:
+        """Who owns a run by now, and what was journaled since the asking worker did."""
+        run_id = ask.request.path_params["run_id"]
+        row = await self._store.run(run_id)
+        if row is None or row.scope != ask.caller.scope:
+            raise RunNotFound(f"no run has the id {run_id!r}")
+        kinds: list[str] = []
+        if "since" in ask.request.query_params:
+            since = ask.query_count("since")
+            kinds = sorted({e.kind for e in await self._store.journal(run_id) if e.execution_seq > since})
+        return self._said(execution_seq=row.execution_seq, state=row.state, kinds=kinds)
+
+    async def backlog(self, ask: Exchange) -> Answer:
+        """How many runs wait in the queue that the asking worker could take, and for which group: for its metrics."""
+        known = await self._session(ask, ask.query("session_id"))
+        waiting = await of_routes(self._store.backlog, known.serves.can_take)()
+        return self._said(waiting=[*waiting.items()])
+
+
+async def _unless_gone(ask: Exchange, work: Any) -> Any:
+    """The result of a held request; given up when nobody waits for it any more."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(ask.gone())
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, gone):
+            task.cancel()
+
+
+# ---- what comes and goes
+
+
+def _opening(found: object) -> tuple[str, int] | None:
+    if found is None:
+        return None
+    if isinstance(found, list) and len(found) == 2 and isinstance(found[0], str) and type(found[1]) is int:
+        return found[0], found[1]
+    raise InvalidRequest("opening must be [run_id, seq] or null", hint="")
+
+
+def _paged(assignments: list[Assignment]) -> list[dict[str, Any]]:
+    """As much of each journal as fits into one answer, in fair parts; `more` tells where there is more."""
+    left, found = ANSWER_SIZE, []
+    for head, events in assignments:
+        page, more = _page(events, min(left, PAGE_SIZE), at_least=0)
+        left -= sum(map(_size, page))
+        found.append({"head": wire.head_to_json(head), "journal": wire.events_to_json(page), "more": more})
+    return found
+
+
+def _page(events: list[Event], most: int, at_least: int = 1) -> tuple[list[Event], bool]:
+    """The first events that fit, and whether there are others."""
+    size = 0
+    for index, event in enumerate(events):
+        size += _size(event)
+        if size > most and index >= at_least:
+            return events[:index], True
+    return events, False
+
+
+def _size(event: Event) -> int:
+    return 100 + len(event.payload or "")

@@ -1,0 +1,76 @@
+"""The sessions of workers on PostgreSQL: they open, end, come under suspicion, and say which workflows they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ironflow.model.capacity import SessionRow
+from ironflow.model.scope import DEFAULT, Scope
+from ironflow.store import rows
+from ironflow.store.base import WorkflowSeen
+from ironflow.store.postgres_change import PostgresChange
+from ironflow.store.postgres_link import Connection
+
+
+class PostgresSessions(PostgresChange):
+    """The part of the store that changes sessions."""
+
+    async def open_session(self, session: SessionRow) -> bool:
+        """See `Store.open_session`."""
+        values = rows.values_of(session)
+
+        async def work(connection: Connection) -> bool:
+            return bool(await self._execute(connection, "open_session", **values))
+
+        return await self._change(work)
+
+    async def close_session(self, session_id: str) -> list[str]:
+        """See `Store.close_session`."""
+        return await self._end_session(session_id, lost_only=False) or []
+
+    async def expire_session(self, session_id: str, suspect_until: int | None = None) -> list[str] | None:
+        """See `Store.expire_session`."""
+        return await self._end_session(session_id, lost_only=True, suspect_until=suspect_until)
+
+    async def _end_session(
+        self, session_id: str, *, lost_only: bool, suspect_until: int | None = None
+    ) -> list[str] | None:
+        async def work(connection: Connection) -> list[str] | None:
+            [found] = await self._execute(
+                connection, "close_session", floor=self._clock.floor(), session_id=session_id, lost_only=lost_only,
+                suspect_until=suspect_until,
+            )  # fmt: skip
+            self._clock.saw(found["at"])  # what has expired now is to be found by the very next question
+            return list(found["held"]) if found["ended"] else None
+
+        return await self._change(work)
+
+    async def suspect(self, session_id: str) -> bool:
+        """See `Store.suspect`."""
+
+        async def work(connection: Connection) -> bool:
+            now = await self._decider.now(connection)
+            return bool(await self._execute(connection, "suspect_session", session_id=session_id, now=now))
+
+        return await self._change(work)
+
+    async def drain(self, session_id: str) -> bool:
+        """See `Store.drain`."""
+
+        async def work(connection: Connection) -> bool:
+            return bool(await self._execute(connection, "drain_session", session_id=session_id))
+
+        return await self._change(work)
+
+    async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None:
+        """See `Store.saw_workflows`."""
+        # In one order everywhere: two workers that start at once must not wait crosswise.
+        ordered = sorted(seen, key=lambda one: one.name)
+
+        async def work(connection: Connection) -> None:
+            now = await self._decider.now(connection)
+            for one in ordered:
+                values = rows.scoped(scope, now=now, **rows.values_of(one))
+                await self._execute(connection, "saw_workflow", **values)
+
+        await self._change(work)

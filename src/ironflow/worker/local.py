@@ -1,0 +1,152 @@
+"""The worker on a database: its port is the store itself.
+
+`submit` and `now` are the store's own methods, bound once: an embedded worker calls them for every step, and a layer
+that only passes on would be paid for each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ironflow.engine.registry import Registry
+from ironflow.loops.capacity_scanner import CapacityScanner
+from ironflow.model import claim, ids, operator
+from ironflow.model.journal import Event
+from ironflow.model.transition import Locked, Transition
+from ironflow.store.base import Heart, OpenTransaction, Store
+from ironflow.worker.dispatcher import Dispatcher
+from ironflow.worker.isolation import by_database
+from ironflow.worker.port import Holding, Owner
+from ironflow.worker.results import Results
+from ironflow.worker.session import Session
+from ironflow.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from ironflow.config import Settings
+
+log = logging.getLogger("ironflow.worker")
+
+
+class LocalPort:
+    """See the module's docstring, and `worker.port.Port` for what each method promises."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.name = store.name
+        self.exclusive_transactions = store.exclusive_transactions
+        self.now: Callable[[], int] = store.now
+        self.submit: Callable[[Transition], str | Awaitable[str]] = store.submit
+
+    @property
+    def live_segments(self) -> int:
+        """See `Port`."""
+        return self._store.live_segments
+
+    @live_segments.setter
+    def live_segments(self, count: int) -> None:
+        self._store.live_segments = count
+
+    async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
+        """See `Store.begin`."""
+        return await self._store.begin(body, deadline_ms=deadline_ms)
+
+    async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
+        """See `Port`."""
+        return await self._store.journals(run_ids)
+
+    async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
+        """See `Port`."""
+        await self._store.unreserve(reservations)
+
+    async def keep(self, run_id: str, reservation: str, ttl_ms: int) -> bool:
+        """See `Port`."""
+
+        def decide(locked: Locked) -> Transition | None:
+            return claim.keep(locked, reservation, locked.now + ttl_ms)
+
+        return any((await self._store.decide([run_id], decide)).values())
+
+    async def release(self, held: Sequence[Holding], session_id: str) -> None:
+        """See `Port`. What somebody else has taken meanwhile is left alone."""
+
+        def decide(locked: Locked) -> Transition | None:
+            if locked.lease is not None and locked.lease.expires_at <= locked.now:
+                return None  # lost already; the scanner counts it
+            return operator.release(locked, session_id)
+
+        await self._store.decide([run_id for run_id, _, _ in held], decide)
+
+    async def give_back(self, run_id: str, session_id: str) -> None:
+        """See `Port`."""
+        await self._store.decide([run_id], lambda locked: operator.release(locked, session_id))
+        await self._store.close_session(session_id)
+
+    async def owner(self, run_id: str, since: int | None = None) -> Owner | None:
+        """See `Port`."""
+        row = await self._store.run(run_id)
+        if row is None:
+            return None
+        kinds: frozenset[str] = frozenset()
+        if since is not None:
+            kinds = frozenset(e.kind for e in await self._store.journal(run_id) if e.execution_seq > since)
+        return Owner(row.execution_seq, row.state, kinds)
+
+    def heart(self) -> Heart:
+        """See `Store.heart`."""
+        return self._store.heart()
+
+    def hurry(self) -> None:
+        """See `Port`. The store has time limits of its own."""
+
+    def new_token(self) -> str:
+        """A hash: the token itself is not kept, since this very process writes."""
+        return ids.token_hash(secrets.token_hex(16))
+
+    async def close(self) -> None:
+        """See `Port`."""
+        await self._store.close()
+
+
+def embedded(
+    store: Store,
+    registry: Registry,
+    settings: Settings,
+    results: Results,
+    *,
+    worker_id: str | None = None,
+    tags: tuple[str, ...] = (),
+    strict: bool = False,
+    url: str | None = None,
+    session_id: str | None = None,
+    own_only: bool = False,
+) -> Worker:
+    """A worker on a database.
+
+    Args:
+        store: the database.
+        registry: the workflows this process can execute.
+        settings: intervals, limits, times to live.
+        results: who waits for the end of which run in this process.
+        worker_id: a stable name, shown to people; None makes one from host and pid.
+        tags: what this worker offers (hardware, region, network).
+        strict: nondeterministic calls in workflow code raise instead of warning.
+        url: the database's address, for child processes; None executes suspects here as well.
+        session_id: of a child process, given by its parent; None makes one.
+        own_only: serve no queue, and take only the runs put into `own`.
+    """
+    scanner = CapacityScanner(store, settings, time.monotonic)
+    return Worker(
+        LocalPort(store),
+        registry,
+        settings,
+        results,
+        session=lambda worker: Session(worker, store, scanner, worker_id, tags, session_id),
+        finder=lambda worker: Dispatcher(worker, store, scanner),
+        reach=None if url is None else lambda worker: by_database(url),
+        strict=strict,
+        own_only=own_only,
+    )

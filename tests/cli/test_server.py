@@ -1,0 +1,273 @@
+"""Every command that works on a database works on a server: the same lines, the same exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client import flows
+from tests.client.conftest import Rig, rigged
+
+from ironflow.cli.main import main
+from ironflow.errors import RunError
+from ironflow.runtime.thread import LoopThread
+
+#: What changes by itself between two looks.
+RESTLESS = ("heartbeat_at", "expires_at", "credits", "seen_at", "last_used_at")
+
+
+class Twice:
+    """Runs commands in this process, on a database and on a server that works on the same."""
+
+    def __init__(self, rig: Rig, database: str, runs: dict[str, str], folder: Path) -> None:
+        self.rig = rig
+        self.database = database
+        self.runs = runs
+        self.folder = folder
+        self.capsys: pytest.CaptureFixture[str]
+        self.err = ""
+
+    def db(self, *words: str, code: int = 0) -> str:
+        return self._run([*words, "--db", self.database], code)
+
+    def server(self, *words: str, code: int = 0, key: str = "admin") -> str:
+        file = self.folder / key
+        file.write_text(f"{self.rig.keys[key]}\n", encoding="utf-8")
+        return self._run([*words, "--server", self.rig.url, "--key-file", str(file)], code)
+
+    def _run(self, words: list[str], code: int) -> str:
+        self.capsys.readouterr()
+        ended = main(words)
+        out, self.err = self.capsys.readouterr()
+        assert ended == code, f"exit {ended}\n{out}\n{self.err}"
+        return out
+
+    def same(self, *words: str, code: int = 0, key: str = "admin") -> list[Any]:
+        """The JSON lines that both print, but for what is restless."""
+        here, there = self.db(*words, "--json", code=code), self.server(*words, "--json", code=code, key=key)
+        found = [[_still(json.loads(line)) for line in text.splitlines()] for text in (here, there)]
+        assert found[0] == found[1]
+        return found[1]
+
+    def created(self, *words: str) -> str:
+        run_id: str = json.loads(self.db("runs", "create", "double", "-i", "1", *words, "--json"))["run_id"]
+        return run_id
+
+
+def _still(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_still(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _still(one) for name, one in value.items() if name.removesuffix("_ms") not in RESTLESS}
+    return value
+
+
+async def _prepared(stack: AsyncExitStack, database: str) -> tuple[Rig, dict[str, str]]:
+    """A server with runs in several states, and a worker that executes no more of them."""
+    rig = await stack.enter_async_context(rigged(database))
+    engine = rig.engine
+    runs = {}
+    for name, start in {
+        "completed": engine.start(flows.double, 2, labels={"team": "a"}),
+        "failed": engine.start(flows.failing, "why"),
+        "sleeping": engine.start(flows.sleeping),
+        "cancelled": engine.start(flows.sleeping, id="to-be-cancelled"),
+        "queued": engine.start(flows.double, 1, worker_tags=["gpu"], priority=5, limits={"group": 2}),
+    }.items():
+        runs[name] = (await start).id
+        if name in ("completed", "failed"):
+            try:
+                await engine.handle(runs[name]).result()
+            except RunError:
+                pass
+    await engine.cancel(runs["cancelled"])
+    await engine.pause(runs["sleeping"])
+    return rig, runs
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
+    folder = tmp_path_factory.mktemp("twice")
+    database = f"sqlite:///{folder}/iron.db"
+    thread, stack = LoopThread(), AsyncExitStack()
+    try:
+        rig, runs = thread.run(_prepared(stack, database))
+        yield Twice(rig, database, runs, folder)
+        thread.run(stack.aclose())
+    finally:
+        thread.stop()
+
+
+@pytest.fixture
+def twice(served: Twice, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Twice:
+    monkeypatch.delenv("IRONFLOW_API_KEY", raising=False)
+    monkeypatch.setattr("ironflow.client.client.PAUSES", ())
+    served.capsys = capsys
+    return served
+
+
+# ---- looking
+
+
+@pytest.mark.parametrize("run", ["completed", "failed", "sleeping", "cancelled", "queued"])
+def test_a_run_is_shown_alike(twice: Twice, run: str) -> None:
+    run_id = twice.runs[run]
+    [shown] = twice.same("runs", "get", run_id)
+    assert shown["run_id"] == run_id
+    assert (shown["worker_routing"] is None) is (run != "queued")
+    assert twice.same("runs", "journal", run_id)[0]["kind"] == "run_created"
+    assert len(twice.same("runs", "journal", run_id, "--after", "1")) == len(twice.same("runs", "journal", run_id)) - 1
+    assert twice.same("runs", "why", run_id) == twice.same("why", run_id)
+    twice.same("audit", run_id)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["runs", "list"], 5),
+        (["runs", "list", "--state", "failed", "--state", "cancelled"], 2),
+        (["runs", "list", "--workflow", "double", "--label", "team=a"], 1),
+        (["runs", "list", "-n", "2"], 2),
+        (["workflows", "list"], len(flows.ALL)),
+    ],
+)
+def test_a_list_is_shown_alike(twice: Twice, words: list[str], count: int) -> None:
+    [rows] = twice.same(*words)
+    assert len(rows) == count
+
+
+@pytest.mark.parametrize("what", ["leases", "sessions", "queue", "lanes", "stats"])
+def test_capacity_is_shown_alike_with_a_platform_key(twice: Twice, what: str) -> None:
+    twice.same("capacity", what, key="platform")
+    assert twice.server("capacity", what, key="platform").split()[:1] == twice.db("capacity", what).split()[:1]
+
+
+@pytest.mark.parametrize(("run", "code"), [("completed", 0), ("failed", 1), ("cancelled", 3)])
+def test_watching_prints_the_same_lines_and_ends_with_the_same_code(twice: Twice, run: str, code: int) -> None:
+    assert twice.same("runs", "watch", twice.runs[run], code=code)
+    assert twice.same("runs", "watch", twice.runs[run], "--after", "2", code=code)[0]["seq"] == 3
+
+
+def test_screens_are_alike(twice: Twice) -> None:
+    for words in (["runs", "get", twice.runs["failed"]], ["runs", "journal", twice.runs["completed"]], ["runs", "list"],
+                  ["why", twice.runs["queued"]], ["workflows", "list"]):  # fmt: skip
+        here, there = twice.db(*words), twice.server(*words)
+        assert _words(here) == _words(there)
+
+
+def _words(screen: str) -> list[str]:
+    """Without how long ago things were, which the next second changes."""
+    return [word for word in screen.split() if not word.rstrip("msh,").replace(".", "").isdigit() and word != "now"]
+
+
+def test_a_part_of_an_id_means_the_same_run(twice: Twice) -> None:
+    assert twice.same("runs", "get", "to-be-")[0]["run_id"] == "to-be-cancelled"
+    assert twice.same("runs", "get", "nobody", code=4)[0]["error"]["code"] == "RUN_NOT_FOUND"
+    assert twice.same("runs", "get", "xy", code=4)[0]["error"]["code"] == "RUN_NOT_FOUND"
+
+
+# ---- changing
+
+
+def test_a_run_is_created_alike(twice: Twice) -> None:
+    words = ["runs", "create", "double", "-i", "4", "--priority", "3", "--label", "a=b", "--limit", "g=2",
+             "--worker-tag", "nowhere", "--concurrency-key"]  # fmt: skip
+    rows = [json.loads(run(*words, key, "--json")) for run, key in ((twice.db, "one"), (twice.server, "two"))]
+    kept = [
+        {name: value for name, value in row.items()
+         if not name.startswith(("run_id", "root_run_id", "created_at", "concurrency_key", "idempotency_key"))
+         and name != "input_hash"}
+        for row in rows
+    ]  # fmt: skip
+    assert kept[0] == kept[1]
+    assert rows[1]["created"] is True
+    conflict = json.loads(twice.server(*words, "one", "--json", code=2))["error"]
+    assert conflict == json.loads(twice.db(*words, "one", "--json", code=2))["error"]
+    assert conflict["code"] == "CONCURRENCY_CONFLICT"
+
+
+def test_a_run_is_created_from_its_code_and_given_again_by_its_key(twice: Twice) -> None:
+    target = f"{Path(flows.__file__)}:double"
+    words = ["runs", "create", target, "-i", "5", "--idempotency-key", "five"]
+    run_id = twice.server(*words).strip()
+    assert twice.db(*words).strip() == run_id
+    assert twice.server(*words).strip() == run_id
+    assert "exists already" in twice.err
+    twice.server("runs", "watch", run_id)
+    assert json.loads(twice.server("runs", "get", run_id, "--json"))["output"] == 10
+    for more in (["-i", '"x"'], []):
+        assert twice.same("runs", "create", target, *more, code=2)
+
+
+def test_a_name_that_nobody_knows_is_refused_alike(twice: Twice) -> None:
+    assert "Known: anything, buy" in twice.same("runs", "create", "nobody", code=4)[0]["error"]["hint"]
+
+
+def test_runs_are_steered_alike(twice: Twice) -> None:
+    first, second = (twice.created("--worker-tag", "nowhere") for _ in range(2))
+    for verb, code in (("pause", 0), ("pause", 0), ("resume", 0), ("resume", 2), ("cancel", 0), ("cancel", 0),
+                       ("retry", 0), ("retry", 2)):  # fmt: skip
+        here = twice.db("runs", verb, first, "--json", code=code)
+        there = twice.server("runs", verb, second, "--json", code=code)
+        assert here.replace(first, "RUN") == there.replace(second, "RUN")
+    several = json.loads(twice.server("runs", "resume", first, twice.runs["sleeping"], "--json", code=2))
+    assert [one["changed"] for one in several] == [False, True]
+    twice.db("runs", "pause", twice.runs["sleeping"])
+    assert twice.same("runs", "cancel", first, "nobody-at-all", code=4)
+    assert json.loads(twice.db("runs", "get", first, "--json"))["state"] == "pending"
+
+
+def test_runs_that_diverged_are_resumed_together(twice: Twice) -> None:
+    assert twice.same("runs", "resume", "--divergence") == [{"count": 0, "applied": False, "run_ids": []}]
+    assert twice.same("runs", "resume", "--divergence", "--yes") == [[]]
+
+
+def test_a_workflow_is_held_and_let_go_alike(twice: Twice) -> None:
+    for verb, changed in (("pause", True), ("pause", False), ("resume", True), ("resume", False)):
+        done = json.loads(twice.server("workflows", verb, "buy", "--json"))
+        assert (done["workflow"], done["changed"]) == ("buy", changed)
+        assert json.loads(twice.db("workflows", verb, "buy", "--json")) == {**done, "changed": False}
+    assert twice.same("workflows", "pause", "nobody", code=4)[0]["error"]["code"] == "WORKFLOW_UNKNOWN"
+
+
+# ---- where, and with which key
+
+
+def test_the_environment_names_server_and_key(twice: Twice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRONFLOW_SERVER", twice.rig.url)
+    monkeypatch.setenv("IRONFLOW_API_KEY", twice.rig.keys["viewer"])
+    run_id = twice.runs["completed"]
+    assert json.loads(twice._run(["runs", "get", run_id, "--json"], 0))["run_id"] == run_id
+    assert "FORBIDDEN: the role developer is required" in (twice._run(["runs", "cancel", run_id], 7) or twice.err)
+    # A database that is named is meant.
+    assert json.loads(twice._run(["runs", "list", "--db", "sqlite:///nowhere.db", "--json"], 5))["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--db", "sqlite:///x.db", "--server", "http://h:1"], "--db and --server exclude each other"),
+        (["--key-file", "x"], "--key-file is the key for a server"),
+        (["--server", "h:1"], "is not the address of a server"),
+        (["--server", "http://h:1", "--key-file", "nothing-here"], "cannot be read"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(twice: Twice, words: list[str], says: str) -> None:
+    assert says in json.loads(twice._run(["runs", "list", *words, "--json"], 2))["error"]["message"]
+
+
+def test_a_server_that_is_away_a_wrong_key_and_a_missing_right_say_so_in_a_sentence(twice: Twice) -> None:
+    assert twice._run(["runs", "list", "--server", "http://127.0.0.1:9"], 5) == ""
+    assert twice.err.startswith("error SERVER_UNREACHABLE: no server answers at http://127.0.0.1:9: ")
+    assert "ironflow serve" in twice.err
+    twice._run(["runs", "list", "--server", twice.rig.url], 7)
+    assert "wants a valid API key, and none was sent" in twice.err
+    twice.server("capacity", "leases", code=7)
+    assert "platform credentials required here" in twice.err
+    twice.server("runs", "get", twice.runs["completed"], code=4, key="other")
+    assert "no run's id is" in twice.err
+    assert not any(key in twice.err for key in twice.rig.keys.values())

@@ -1,0 +1,135 @@
+"""What travels between worker and server comes back as it was, and what no worker may ask for is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ironflow.errors import InvalidInput, PayloadTooLarge
+from ironflow.model import journal as j
+from ironflow.model import run as runs
+from ironflow.model import wait as waits
+from ironflow.model import wire
+from ironflow.model.capacity import LeaseRow, QueueRow, RunHead
+from ironflow.model.ids import token_hash
+from ironflow.model.journal import Event
+from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, Transition
+from ironflow.model.wait import WaitRow
+from ironflow.remote.port import _parts
+
+TTL = 20_000
+TOKEN = "0123456789abcdef"
+names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=40)
+counts = st.integers(0, 1 << 50)
+payloads = st.none() | st.dictionaries(names, st.integers() | names, max_size=3).map(json.dumps)
+
+
+@st.composite
+def events(draw: Any, fence: int, last: str | None) -> list[Event]:
+    kinds = sorted(set(j.KINDS) - wire.FROM_OUTSIDE - j.TERMINAL_KINDS)
+    first = draw(st.integers(1, 1_000))
+    found = draw(st.lists(st.tuples(st.sampled_from(kinds), st.none() | names, payloads), min_size=1, max_size=6))
+    made = [Event(first + n, kind, step, text, fence) for n, (kind, step, text) in enumerate(found)]
+    return [*made, Event(first + len(made), last, None, "{}", fence)] if last is not None else made
+
+
+@st.composite
+def changes(draw: Any) -> Transition:
+    """Any change that a worker makes: as the owner or as who takes the run; going on, or leaving in some way."""
+    takes = draw(st.booleans())
+    seq = draw(counts)
+    change = Transition(draw(names), GUARD_QUEUED if takes else GUARD_OWNER, seq, None if takes else TOKEN)
+    fence = seq
+    if takes:
+        change.new_execution_seq = fence = seq + 1
+        change.facts, change.reservation, change.dequeue = draw(counts), TOKEN, True
+    way = draw(st.sampled_from(["goes on", "ends", "sleeps", "pauses", "is tried again"]))
+    if way == "goes on":
+        change.state = draw(st.sampled_from(sorted(runs.OWNED))) if takes else None
+        if takes:
+            change.new_token_hash = TOKEN
+            change.lease = LeaseRow(change.run_id, fence, TOKEN, "s", 0, TTL)
+    else:
+        change.release = not takes
+        change.state = {"ends": runs.COMPLETED, "sleeps": runs.SLEEPING, "pauses": runs.PAUSED}.get(way, runs.RETRYING)
+        change.ended = way == "ends"
+    if way == "sleeps":
+        change.waits = [WaitRow(change.run_id, draw(names), waits.TIMER, waits.SLEEPING, draw(counts))]
+    if way == "is tried again":
+        change.enqueue = QueueRow(change.run_id, "", 0, 0, draw(counts), fence)
+    change.events = draw(events(fence, j.RUN_SUCCEEDED if way == "ends" else None))
+    change.progress, change.clear_waits = draw(st.booleans()), draw(st.booleans())
+    change.changes = draw(st.none() | st.fixed_dictionaries({"warnings": counts, "status_text": st.none() | names}))
+    return change
+
+
+def told(change: Transition) -> dict[str, Any]:
+    """Every field, so that one that is added later is not left out on the way."""
+    found = {name: getattr(change, name) for name in Transition.__slots__}
+    found["events"] = [(e.seq, e.kind, e.step_id, e.payload, e.execution_seq) for e in change.events]
+    return found | {"waits": list(change.waits), "lanes": list(change.lanes), "audit": list(change.audit)}
+
+
+@given(changes())
+def test_a_change_arrives_as_it_was_sent_with_its_tokens_hashed(change: Transition) -> None:
+    arrived = wire.change_of(json.loads(json.dumps(wire.item_of(change))), "s", TTL)
+    for name in ("token_hash", "new_token_hash"):
+        value = getattr(change, name)
+        setattr(change, name, None if value is None else token_hash(value))
+    if change.lease is not None:
+        change.lease.token_hash = token_hash(change.lease.token_hash)
+    assert told(arrived) == told(change)
+
+
+@given(st.data())
+def test_what_is_bent_is_refused_or_still_a_change(data: st.DataObject) -> None:
+    """Whatever stands in a field, the answer is a change or a refusal, and never another error."""
+    item = wire.item_of(data.draw(changes()))
+    name = data.draw(st.sampled_from([*item, "again", "lease", "enqueue", "org"]))
+    item[name] = data.draw(
+        st.none() | st.booleans() | counts | names | st.lists(counts | names | st.none(), max_size=5)
+    )
+    try:
+        wire.change_of(item, "s", TTL)
+    except InvalidInput:
+        return
+
+
+@given(st.builds(RunHead, *[names] * 6, *[counts] * 7, st.none() | names, st.none() | counts, counts))
+def test_a_head_arrives_as_it_was_sent(head: RunHead) -> None:
+    assert wire.head_from_json(json.loads(json.dumps(wire.head_to_json(head)))) == head
+
+
+@pytest.mark.parametrize("kind", sorted(wire.FROM_OUTSIDE))
+def test_a_worker_cannot_write_what_happens_to_a_run_from_outside(kind: str) -> None:
+    item = {"run_id": "r", "guard": GUARD_OWNER, "seq": 1, "token": TOKEN, "events": [[2, kind, None, "{}", 1]]}
+    with pytest.raises(InvalidInput, match=kind):
+        wire.change_of(item, "s", TTL)
+
+
+def test_parts_of_a_change_are_its_events_in_order_and_its_end_last() -> None:
+    change = Transition("r", GUARD_OWNER, 1, TOKEN)
+    change.events = [Event(n, j.STEP_COMPLETED, "s", '{"result":"' + "x" * 4_000 + '"}', 1) for n in range(5, 15)]
+    change.events.append(Event(15, j.RUN_SUCCEEDED, None, "{}", 1))
+    change.state, change.ended, change.release, change.progress = runs.COMPLETED, True, True, True
+    whole = list(change.events)
+    parts = _parts(change, 20_000)
+    assert [event for part in parts for event in part.events] == whole
+    assert len(parts) > 3
+    assert all(part.is_plain_append for part in parts[:-1])
+    assert (parts[-1].state, parts[-1].ended, parts[-1].release, parts[-1].progress) == ("completed", True, True, True)
+
+
+def test_the_first_part_of_a_taken_run_takes_it() -> None:
+    change = Transition("r", GUARD_QUEUED, 1)
+    change.new_execution_seq, change.new_token_hash, change.state, change.dequeue = 2, TOKEN, runs.RUNNING, True
+    change.lease = LeaseRow("r", 2, TOKEN, "s", 0, TTL)
+    change.events = [Event(n, j.STEP_STARTED, "s", '{"x":"' + "x" * 4_000 + '"}', 2) for n in range(5, 15)]
+    first, *rest = _parts(change, 20_000)
+    assert first.lease is not None
+    assert {(part.guard, part.execution_seq, part.token_hash) for part in rest} == {(GUARD_OWNER, 2, TOKEN)}
+    assert PayloadTooLarge("x", 2, 1).status == 413

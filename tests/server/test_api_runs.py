@@ -1,0 +1,390 @@
+"""Runs over HTTP: creating them where the code is not, lists and pages, commands, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.server.asking import Api, of_code, serving
+from tests.store.build import answer, append, create, leave, session, start
+
+import ironflow
+from ironflow.model import journal as j
+from ironflow.model.ids import join_tags
+from ironflow.model.transition import APPLIED
+
+
+@ironflow.step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@ironflow.workflow(priority=7, version="2")
+async def doubling(ctx: ironflow.Context, number: int) -> int:
+    """Doubles a number."""
+    return await double(number)
+
+
+@pytest.fixture
+async def api(store_url: str) -> AsyncIterator[Api]:
+    async with serving(store_url) as made:
+        await made.declare("order")
+        yield made
+
+
+@pytest.fixture
+async def key(api: Api) -> str:
+    return await api.key()
+
+
+async def post(api: Api, key: str, **body: Any) -> Any:
+    return await api.ask("POST", "/runs", key, body={"workflow": "order", **body})
+
+
+# ---- creating
+
+
+async def test_a_run_is_created_without_its_code_and_executed_by_whoever_has_it(store_url: str) -> None:
+    async with serving(store_url) as api:
+        key = await api.key("developer")
+        await api.store.saw_workflows([of_code(doubling.spec)])
+        made = await api.ask("POST", "/runs", key, body={"workflow": "doubling", "input": 21, "labels": {"a": "b"}})
+        assert (made.status, made.json["created"], made.json["state"]) == (201, True, "pending")
+        # What the code says of itself applies although the server does not have it.
+        assert (made.json["priority"], made.json["version"], made.json["labels"]) == (7, "2", {"a": "b"})
+        assert made.headers["location"] == f"/api/v1/runs/{made.json['run_id']}"
+        async with ironflow.open(store_url, workflows=[doubling]) as engine:
+            assert await engine.handle(made.json["run_id"], doubling).result(timeout=20) == 42
+        found = (await api.ask("GET", made.headers["location"].removeprefix("/api/v1"), key)).json
+        assert (found["state"], found["output"], [one["name"] for one in found["steps"]]) == (
+            "completed", 42, ["double"],
+        )  # fmt: skip
+        assert found["worker_routing"] is None
+
+
+async def test_r43_two_creations_at_once_with_one_idempotency_key_make_one_run(postgres_url: str) -> None:
+    async with serving(postgres_url) as one, serving(postgres_url) as two:
+        await one.declare("order")
+        key = await one.key("developer")
+        for n in range(10):
+            found = await asyncio.gather(
+                *(post(node, key, input={"n": n}, idempotency_key=f"k{n}") for node in (one, two, one, two))
+            )
+            assert sorted(answer.status for answer in found) == [200, 200, 200, 201]
+            assert len({answer.json["run_id"] for answer in found}) == 1
+            other = await post(two, key, input={"n": -1}, idempotency_key=f"k{n}")
+            assert (other.status, other.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
+            assert other.json["details"]["run_id"] == found[0].json["run_id"]
+            assert found[0].json["run_id"] in other.json["detail"]
+
+
+async def test_r44_two_creations_at_once_with_one_concurrency_key_make_one_run_until_it_ends(postgres_url: str) -> None:
+    async with serving(postgres_url) as one, serving(postgres_url) as two:
+        await one.declare("order")
+        key = await one.key("developer")
+        for end in ("cancel", "cancel", "cancel"):
+            found = await asyncio.gather(*(post(node, key, concurrency_key="c") for node in (one, two, one, two)))
+            assert sorted(answer.status for answer in found) == [201, 409, 409, 409]
+            (made,) = [answer.json["run_id"] for answer in found if answer.status == 201]
+            for refused in (answer for answer in found if answer.status == 409):
+                assert (refused.code, refused.json["details"]["run_id"]) == ("CONCURRENCY_CONFLICT", made)
+            assert (await two.ask("POST", f"/runs/{made}/{end}", key)).json["state"] == "cancelled"
+
+
+async def test_a_key_that_is_given_back_while_a_start_is_refused_does_not_refuse_it(
+    api: Api, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = (await post(api, key, concurrency_key="c")).json["run_id"]
+    real = api.store.find_key
+
+    async def ends_meanwhile(*asked: Any) -> Any:
+        monkeypatch.setattr(api.store, "find_key", real)
+        assert (await api.ask("POST", f"/runs/{held}/cancel", key)).status == 200
+        return await real(*asked)
+
+    monkeypatch.setattr(api.store, "find_key", ends_meanwhile)
+    found = await post(api, key, concurrency_key="c")
+    assert (found.status, found.json["created"]) == (201, True)
+    assert found.json["run_id"] != held
+
+
+async def test_the_header_idempotency_key_means_the_field(api: Api, key: str) -> None:
+    body = {"workflow": "order", "input": 1}
+    first = await api.ask("POST", "/runs", key, body=body, headers={"Idempotency-Key": "k"})
+    again = await post(api, key, input=1, idempotency_key="k")
+    both = await api.ask("POST", "/runs", key, body={**body, "idempotency_key": "k"}, headers={"Idempotency-Key": "k"})
+    assert (first.status, again.status, both.status) == (201, 200, 200)
+    assert again.json["created"] is False
+    assert len({answer.json["run_id"] for answer in (first, again, both)}) == 1
+    differ = await api.ask(
+        "POST", "/runs", key, body={**body, "idempotency_key": "x"}, headers={"Idempotency-Key": "k"}
+    )
+    assert (differ.status, differ.code) == (400, "INVALID_REQUEST")
+
+
+async def test_an_unknown_workflow_is_refused_and_those_that_there_are_are_named(api: Api, key: str) -> None:
+    found = await post(api, key, workflow="ordre")
+    assert (found.status, found.code, found.json["details"]) == (404, "WORKFLOW_UNKNOWN", {"known": ["order"]})
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "place"),
+    [
+        ({"priorty": 1}, "INVALID_REQUEST", "priorty"),
+        ({"priority": "high"}, "INVALID_REQUEST", "priority"),
+        ({"priority": 1.5}, "INVALID_REQUEST", "priority"),
+        ({"priority": True}, "INVALID_REQUEST", "priority"),
+        ({"priority": 101}, "INVALID_PRIORITY", "101"),
+        ({"priority": -101}, "INVALID_PRIORITY", "-101"),
+        ({"worker_tags": ["a b"]}, "INVALID_REQUEST", "worker_tags.0"),
+        ({"worker_tags": ["x" * 65]}, "INVALID_REQUEST", "worker_tags.0"),
+        ({"worker_tags": [f"t{n}" for n in range(33)]}, "INVALID_REQUEST", "worker_tags"),
+        ({"worker_tags": [f"{n:064}" for n in range(32)]}, "INVALID_INPUT", "worker_tags"),
+        ({"worker_tags": "gpu"}, "INVALID_REQUEST", "worker_tags"),
+        ({"labels": {"a": 1}}, "INVALID_REQUEST", "labels.a"),
+        ({"labels": {"a\n": "1"}}, "INVALID_INPUT", "label"),
+        ({"idempotency_key": ""}, "INVALID_REQUEST", "idempotency_key"),
+        ({"id": "a\x00b"}, "INVALID_INPUT", "id"),
+        ({"id": "x" * 201}, "INVALID_REQUEST", "id"),
+        ({"concurrency_limits": {"g": 0}}, "INVALID_REQUEST", "concurrency_limits.g"),
+        ({"scheduled_at": "tomorrow"}, "INVALID_REQUEST", "scheduled_at"),
+        ({"scheduled_at": "2030-01-01T00:00:00"}, "INVALID_REQUEST", "scheduled_at"),
+        ({"scheduled_at": 1_900_000_000}, "INVALID_REQUEST", "scheduled_at"),
+        ({"deadline_at": "1900000000"}, "INVALID_REQUEST", "deadline_at"),
+        ({"workflow": None}, "INVALID_REQUEST", "workflow"),
+        ({"workflow": ""}, "INVALID_REQUEST", "workflow"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_with_its_place_and_nothing_is_created(
+    api: Api, key: str, body: dict[str, Any], code: str, place: str
+) -> None:
+    found = await post(api, key, **body)
+    assert (found.status, found.code) == (400, code)
+    assert place in found.json["detail"]
+    assert (await api.ask("GET", "/runs", key)).json["items"] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]x", b'{"workflow": "order", "input": NaN}', b'{"workflow":"order","input":"\xff"}',
+     b'{"workflow":"order","input":"\\ud800"}', b'{"workflow":"order","input":' + b"[" * 500 + b"]" * 500 + b"}"],
+)  # fmt: skip
+async def test_a_body_that_is_no_json_is_refused(api: Api, key: str, content: bytes) -> None:
+    found = await api.ask("POST", "/runs", key, content=content)
+    assert (found.status, found.code) == (400, "MALFORMED_JSON")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b'"order"', b"1"])
+async def test_a_body_that_is_no_object_is_refused(api: Api, key: str, content: bytes) -> None:
+    found = await api.ask("POST", "/runs", key, content=content)
+    assert (found.status, found.code) == (400, "INVALID_REQUEST")
+
+
+async def test_a_body_over_the_limit_is_refused_with_size_and_limit(store_url: str) -> None:
+    async with serving(store_url, max_api_body_bytes=2_000) as api:
+        key = await api.key()
+        await api.declare("order")
+        content = b'{"workflow": "order", "input": "' + b"x" * 2_000 + b'"}'
+        declared = await api.ask("POST", "/runs", key, content=content)
+        assert (declared.status, declared.code) == (413, "PAYLOAD_TOO_LARGE")
+        assert (declared.json["details"]["size"], declared.json["details"]["limit"]) == (len(content), 2_000)
+        # A body that comes in pieces, and does not say how long it will be.
+        undeclared = await api.ask("POST", "/runs", key, content=content, headers={"Content-Length": ""})
+        assert (undeclared.status, undeclared.code) == (413, "PAYLOAD_TOO_LARGE")
+        fits = await api.ask("POST", "/runs", key, content=b'{"workflow": "order", "input": "' + b"x" * 1_900 + b'"}')
+        assert fits.status == 201
+
+
+async def test_a_refusal_repeats_no_value_of_the_body(api: Api, key: str) -> None:
+    found = await post(api, key, input={"card": "4111"}, labels={"a": ["4111"]}, priority="4111")
+    assert "4111" not in found.content.decode()
+
+
+async def test_ids_that_need_quoting_are_found_again(api: Api, key: str) -> None:
+    for run_id in ("a/b/c", "ä €", "100%", "a?b#c", "steps"):
+        made = await post(api, key, id=run_id)
+        assert made.status == 201, made
+        assert (await api.ask("GET", f"/runs/{run_id}", key)).json["run_id"] == run_id
+        assert (await api.ask("GET", f"/runs/{run_id}/journal", key)).json["items"][0]["kind"] == "run_created"
+
+
+# ---- lists
+
+
+async def test_a_list_read_page_by_page_is_the_whole_list_while_runs_are_added(api: Api, key: str) -> None:
+    for n in range(25):
+        assert await answer(api.store, create(f"r{n:02}", created_at=1_000 + n // 3)) == APPLIED
+    seen: list[str] = []
+    query: dict[str, Any] = {"limit": 4}
+    while True:
+        page = (await api.ask("GET", "/runs", key, query=query)).json
+        seen += [one["run_id"] for one in page["items"]]
+        assert await answer(api.store, create(f"new{len(seen)}", created_at=9_000_000_000)) == APPLIED
+        if page["next"] is None:
+            break
+        assert len(page["items"]) == 4
+        query["cursor"] = page["next"]
+    assert seen == [f"r{n:02}" for n in sorted(range(25), key=lambda n: (n // 3, n), reverse=True)]
+
+
+async def test_lists_select_by_everything_that_they_say(api: Api, key: str) -> None:
+    tagged = f"order\x1f1\x1f{join_tags(['gpu'])}"
+    for change in (
+        create("old", created_at=1_000),
+        create("tagged", created_at=2_000, route=tagged),
+        create("labelled", created_at=3_000, labels='{"shop":"x=y"}'),
+        create("urgent", created_at=4_000, priority=50),
+        create("other", created_at=5_000, workflow="refund"),
+        start("running", created_at=6_000),
+    ):
+        assert await answer(api.store, change) == APPLIED
+
+    async def chosen(**query: Any) -> list[str]:
+        found = await api.ask("GET", "/runs", key, query=query)
+        return [one["run_id"] for one in found.json["items"]]
+
+    assert await chosen(state="running") == ["running"]
+    assert await chosen(state=["running", "pending"], workflow="refund") == ["other"]
+    assert await chosen(label="shop=x=y") == ["labelled"]
+    assert await chosen(priority=50) == ["urgent"]
+    assert await chosen(worker_tag="gpu") == ["tagged"]
+    assert await chosen(created_to="1970-01-01T00:00:02Z") == ["old"]
+    assert await chosen(created_from="1970-01-01T01:00:05+01:00") == ["running", "other"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"limit": 0}, {"limit": 501}, {"limit": "x"}, {"state": "done"}, {"label": "x"}, {"priority": 1000}, {"page": 2},
+     {"created_from": "yesterday"}, {"created_from": "2020-01-01T00:00:00"},
+        {"created_to": "5"}, {"worker_tag": "a b"}],
+)  # fmt: skip
+async def test_a_question_that_makes_no_sense_is_refused(api: Api, key: str, query: dict[str, Any]) -> None:
+    found = await api.ask("GET", "/runs", key, query=query)
+    assert (found.status, found.code) == (400, "INVALID_REQUEST")
+    assert next(iter(query)) in found.json["detail"]
+
+
+async def test_a_cursor_of_another_query_or_list_is_refused(api: Api, key: str) -> None:
+    for n in range(3):
+        await post(api, key, id=f"r{n}")
+    cursor = (await api.ask("GET", "/runs", key, query={"limit": 1})).json["next"]
+    steps = await api.ask("GET", "/runs/r1/steps", key, query={"cursor": cursor})
+    other = await api.ask("GET", "/runs", key, query={"cursor": cursor, "state": "pending"})
+    mangled = await api.ask("GET", "/runs", key, query={"cursor": cursor[:-3]})
+    assert {(one.status, one.code) for one in (steps, other, mangled)} == {(400, "INVALID_CURSOR")}
+    assert (await api.ask("GET", "/runs", key, query={"cursor": cursor, "limit": 500})).status == 200
+
+
+async def test_journals_and_steps_come_in_pages(api: Api, key: str) -> None:
+    for change in (start("r1"), append("r1", 4, count=120)):
+        assert await answer(api.store, change) == APPLIED
+    seen: list[int] = []
+    query: dict[str, Any] = {"limit": 50, "after": 2}
+    while True:
+        page = (await api.ask("GET", "/runs/r1/journal", key, query=query)).json
+        seen += [one["seq"] for one in page["items"]]
+        if page["next"] is None:
+            break
+        query["cursor"] = page["next"]
+    assert seen == list(range(3, 124))
+
+
+async def test_the_steps_of_a_long_run_come_in_pages_too(api: Api, key: str) -> None:
+    many = append("r1", 4, count=2_400)
+    for place, event in enumerate(many.events):
+        event.kind, event.step_id = (j.STEP_STARTED, j.STEP_COMPLETED)[place % 2], f"{1 + place // 2}:s"
+        event.payload = '{"try":1}' if event.kind == j.STEP_STARTED else '{"result":1}'
+    for change in (start("r1"), many):
+        assert await answer(api.store, change) == APPLIED
+    seen: list[str] = []
+    query: dict[str, Any] = {"limit": 500}
+    while True:
+        page = (await api.ask("GET", "/runs/r1/steps", key, query=query)).json
+        seen += [one["step_id"] for one in page["items"]]
+        if page["next"] is None:
+            break
+        query["cursor"] = page["next"]
+    assert seen == ["0:a", *(f"{n}:s" for n in range(1, 1_201))]
+
+
+async def test_a_page_of_large_values_ends_early(api: Api, key: str) -> None:
+    big = append("r1", 4, count=6)
+    for event in big.events:
+        event.payload = f'{{"result":"{"x" * 400_000}"}}'
+    for change in (start("r1"), big):
+        assert await answer(api.store, change) == APPLIED
+    page = await api.ask("GET", "/runs/r1/journal", key)
+    assert [one["seq"] for one in page.json["items"]] == [1, 2, 3, 4, 5]
+    assert len(page.content) < 1_200_000
+    rest = await api.ask("GET", "/runs/r1/journal", key, query={"cursor": page.json["next"]})
+    assert rest.json["items"][0]["seq"] == 6
+
+
+# ---- looking and steering
+
+
+async def test_a_queued_run_says_which_workers_could_take_it(api: Api, key: str) -> None:
+    made = (await post(api, key, worker_tags=["gpu"])).json["run_id"]
+
+    async def routing() -> dict[str, Any]:
+        found: dict[str, Any] = (await api.ask("GET", f"/runs/{made}", key)).json["worker_routing"]
+        return found
+
+    nobody = {"required_tags": ["gpu"], "workers_seen": 0, "workers_eligible": 0, "slots_free": 0}
+    assert await routing() == nobody
+    serves = '{"tags":[%s],"workflows":{"order":{"versions":["1"],"tags":[]}}}'
+    await api.store.open_session(session(api.store, "s1", serves=serves % ""))
+    await api.store.open_session(session(api.store, "s2", serves=serves % '"gpu"', org="other"))
+    assert await routing() == {**nobody, "workers_seen": 1}
+    await api.store.open_session(session(api.store, "s3", serves=serves % '"gpu","eu"', credits=3))
+    assert await routing() == {**nobody, "workers_seen": 2, "workers_eligible": 1, "slots_free": 3}
+
+
+async def test_commands_do_what_they_say_and_are_written_under_the_name_of_the_key(api: Api, key: str) -> None:
+    made = (await post(api, key)).json["run_id"]
+
+    async def steer(verb: str, **body: Any) -> Any:
+        return await api.ask("POST", f"/runs/{made}/{verb}", key, **({"body": body} if body else {}))
+
+    steps = [("pause", True, "paused"), ("pause", False, "paused"), ("resume", True, "pending"),
+             ("cancel", True, "cancelled"), ("cancel", False, "cancelled"), ("retry", True, "pending"),
+             ("cancel", True, "cancelled")]  # fmt: skip
+    for verb, changed, state in steps:
+        assert (await steer(verb)).json == {"run_id": made, "changed": changed, "state": state}
+    assert ((await steer("resume")).status, (await steer("resume")).code) == (409, "INVALID_TRANSITION")
+    assert (await steer("cancel", force="yes")).code == "INVALID_REQUEST"
+    assert (await steer("retry", restart=True)).json["changed"] is True
+    (row,) = await api.store.keys(None)
+    written = (await api.ask("GET", "/audit", key, query={"run_id": made})).json["items"]
+    assert len(written) >= 6
+    assert {one["actor"] for one in written} == {f"{row.name} ({row.key_id})"}
+
+
+async def test_only_an_ended_run_is_deleted_and_the_audit_log_remembers_it(api: Api, key: str) -> None:
+    made = (await post(api, key)).json["run_id"]
+    live = await api.ask("DELETE", f"/runs/{made}", key)
+    assert (live.status, live.code) == (409, "INVALID_TRANSITION")
+    await api.ask("POST", f"/runs/{made}/cancel", key)
+    assert (await api.ask("DELETE", f"/runs/{made}", key)).status == 204
+    gone = [await api.ask("GET", f"/runs/{made}{rest}", key) for rest in ("", "/steps", "/journal", "/events", "/why")]
+    gone.append(await api.ask("DELETE", f"/runs/{made}", key))
+    assert {(one.status, one.code) for one in gone} == {(404, "RUN_NOT_FOUND")}
+    assert (await api.ask("GET", "/audit", key)).json["items"][0]["action"] == "run.delete"
+
+
+async def test_why_names_every_hold(api: Api, key: str) -> None:
+    made = (await post(api, key, scheduled_at="2099-01-01T00:00:00Z", worker_tags=["gpu"])).json["run_id"]
+    await api.ask("POST", "/workflows/order/pause", key)
+    found = (await api.ask("GET", f"/runs/{made}/why", key)).json
+    assert [one["code"] for one in found] == ["WORKFLOW_PAUSED", "SCHEDULED", "NO_WORKER"]
+    assert found[1]["until"] == "2099-01-01T00:00:00.000Z"
+
+
+async def test_paths_without_api_are_aliases(api: Api, key: str) -> None:
+    for change in (start("r1"), leave("r1", 4, "completed")):
+        assert await answer(api.store, change) == APPLIED
+    for path in ("/v1/runs/r1", "/v1/runs/r1/events", "/v1/runs", "/v1/openapi.json"):
+        alias, full = await api.ask("GET", path, key), await api.ask("GET", path.removeprefix("/v1"), key)
+        assert (alias.status, alias.content) == (200, full.content)

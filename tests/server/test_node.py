@@ -1,0 +1,191 @@
+"""A node from the inside: its alarm, its renewals, and what it does while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.recovery.kit import until
+from tests.server.kit import Served, append, patient, served, start
+
+from ironflow.errors import ServerStopping
+from ironflow.loops.alarm import Alarm
+from ironflow.loops.driver import Driver, Report
+from ironflow.model import wire
+from ironflow.server.hearts import Hearts
+from ironflow.store.base import Store
+from ironflow.testing.postgres import PostgresServer
+
+
+class Noted:
+    """A loop that only notes when it made a pass."""
+
+    name = "noted"
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    async def run_once(self) -> Report:
+        self.at.append(time.monotonic())
+        return Report()
+
+
+@pytest.fixture
+async def noted(sqlite: Store) -> AsyncIterator[tuple[Alarm, Noted, Store]]:
+    """An alarm that rings for a loop which does nothing about it."""
+    loop = Noted()
+    driver = Driver(loop, 60_000)
+    alarm = Alarm(sqlite, driver, 60_000)
+    driver.start()
+    await until(lambda: loop.at)  # every driver begins with a pass
+    loop.at.clear()
+    yield alarm, loop, sqlite
+    await alarm.stop()
+    await driver.stop()
+
+
+async def later(store: Store, ms: int, run_id: str) -> int:
+    """A run that is scheduled for so much later; its time."""
+    from datetime import UTC, datetime
+
+    due = store.now() + ms
+    await start(store, id=run_id, at=datetime.fromtimestamp(due / 1000, UTC))
+    return due
+
+
+async def test_the_alarm_rings_when_something_becomes_due_and_not_before(
+    noted: tuple[Alarm, Noted, Store],
+) -> None:
+    alarm, loop, store = noted
+    due = await later(store, 300, "soon")
+    alarm.start()
+    await until(lambda: loop.at)
+    assert store.now() >= due - 20
+
+
+async def test_an_earlier_time_that_is_told_moves_the_alarm_forward(noted: tuple[Alarm, Noted, Store]) -> None:
+    alarm, loop, store = noted
+    await later(store, 60_000, "late")
+    alarm.start()
+    await asyncio.sleep(0.1)  # it sleeps towards the late one by now; if not yet, it is told all the same
+    due = await later(store, 200, "soon")
+    alarm.expect(due)
+    await until(lambda: loop.at, patience=1.5)  # asking again by itself comes after two seconds
+    assert store.now() >= due - 20
+
+
+async def test_what_stays_due_does_not_keep_the_alarm_busy(noted: tuple[Alarm, Noted, Store]) -> None:
+    alarm, loop, store = noted
+    await later(store, 300, "stays")
+    alarm.start()
+    await until(lambda: loop.at)
+    began, before = time.monotonic(), len(loop.at)
+    await until(lambda: time.monotonic() - began > 1)
+    assert len(loop.at) - before < 25  # one every 2 ms would be 500
+
+
+class Slow:
+    """A loop whose pass takes as long as the test says."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+        self.ended = 0
+
+    async def run_once(self) -> Report:
+        self.began.set()
+        await self.may_end.wait()
+        self.ended += 1
+        return Report(more=True)
+
+
+async def test_a_pass_under_way_may_end_before_its_loop_is_stopped_and_no_other_begins() -> None:
+    loop = Slow()
+    driver = Driver(loop, 1)
+    driver.start()
+    await loop.began.wait()
+    stopping = asyncio.ensure_future(driver.stop())
+    await asyncio.sleep(0)
+    loop.may_end.set()
+    await stopping
+    assert loop.ended == 1
+
+
+async def test_a_pass_that_does_not_end_does_not_keep_its_loop_from_being_stopped() -> None:
+    loop = Slow()
+    driver = Driver(loop, 1)
+    driver.start()
+    await loop.began.wait()
+    await asyncio.wait_for(driver.stop(), 5)
+    assert loop.ended == 0
+
+
+async def test_a_renewal_that_fails_is_the_answer_of_its_own_worker(sqlite: Store, monkeypatch: Any) -> None:
+    hearts = Hearts(sqlite)
+    beat = await hearts.beat("nobody", 1_000, 1_000, 0, [])
+    assert beat.known is False
+
+    class Broken:
+        def beat(self, *_: Any) -> Any:
+            raise OSError("no")
+
+        def close(self) -> None:
+            return None
+
+    monkeypatch.setattr(sqlite, "heart", Broken)
+    other = Hearts(sqlite)
+    with pytest.raises(OSError, match="no"):
+        await other.beat("nobody", 1_000, 1_000, 0, [])
+    for one in (hearts, other):
+        await one.close()
+        with pytest.raises(ServerStopping):
+            await one.beat("nobody", 1_000, 1_000, 0, [])
+
+
+async def test_a_stream_whose_worker_does_not_read_is_ended(on_sqlite: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ironflow.server.liveness.MOST_WAITING", 5)
+    stream = on_sqlite.node.streams.open("s")
+    for number in range(10):
+        on_sqlite.node.streams.check(f"run-{number}")
+    assert stream.closed
+    assert [line async for line in stream.lines(lambda: 7)] == [{"hello": 7}]
+
+
+async def test_while_the_database_is_away_polls_are_held_and_what_comes_behind_it_is_handed_out() -> None:
+    with PostgresServer(fsync=False) as server:
+        async with served(server.create_database("away"), patient()) as here:
+            worker = await here.worker()
+            await here.start(id="before")
+            head = await worker.took()
+            poll = asyncio.ensure_future(worker.poll(1, 25_000))
+            await until(lambda: here.node.hub.waiting == 1)
+            await asyncio.to_thread(server.kill)
+            here.node.wake()  # a look is under way, and the database does not answer it
+            step = asyncio.ensure_future(worker.transitions(wire.item_of(append(head, 3))))
+            async with aiohttp.ClientSession() as http, http.get(f"{here.url}/ready") as response:
+                assert response.status == 503
+            assert not poll.done()
+            await asyncio.to_thread(server.restart)
+            assert await asyncio.wait_for(step, 20) == ["applied"]
+            run = await here.start(id="behind")
+            assert [one.run_id for one in await asyncio.wait_for(poll, 20)] == [run.run_id]
+
+
+async def test_a_node_leaves_at_once_although_its_database_is_away() -> None:
+    with PostgresServer(fsync=False) as server:
+        async with served(server.create_database("away"), patient()) as here:
+            worker = await here.worker()
+            poll = asyncio.ensure_future(worker.poll(1, 25_000))
+            await until(lambda: here.node.hub.waiting == 1)
+            await asyncio.to_thread(server.kill)
+            here.node.wake()
+            await until(lambda: here.node.hub._matching)
+            began = time.monotonic()
+            here.node.refuse()
+            assert await asyncio.wait_for(poll, 1) == []
+        assert time.monotonic() - began < 6
