@@ -66,6 +66,14 @@ def test_every_variable_is_one_that_is_read(path: Path) -> None:
     assert found - known == set()
 
 
+@pytest.mark.parametrize("path", [DEPLOY / "README.md", CHART / "templates" / "NOTES.txt"], ids=name)
+def test_every_command_that_is_told_can_be_typed(path: Path) -> None:
+    found = re.findall(r"(?:ironflow|node-1) ((?:apikey|runs|serve|worker) [^>\n]*)", path.read_text(encoding="utf-8"))
+    assert found
+    for line in found:
+        accepted(shlex.split(line))
+
+
 # ---- systemd
 
 

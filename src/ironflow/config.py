@@ -107,9 +107,9 @@ SETTINGS: Final = (
             "the port on which `ironflow serve` listens; 0: any free one", 0),
     Setting("max_api_body_bytes", "count", 2_097_152, 2_097_152, "bytes",
             "largest body of a request to the HTTP API; workers' routes take any value of the largest size", 1_024),
-    Setting("api_rate", "count", 1_000, 1_000, "requests/s",
+    Setting("api_rate", "count", 2_000, 2_000, "requests/s",
             "requests a second that one API key may make at one node in the long run; 0: as many as it likes", 0),
-    Setting("api_burst", "count", 2_000, 2_000, "requests",
+    Setting("api_burst", "count", 4_000, 4_000, "requests",
             "requests one API key may make at once, before its rate holds it back", 1),
     Setting("metrics_address", "text", None, None, "HOST:PORT",
             "where `ironflow serve` and `ironflow worker` show their metrics without a key; nowhere if it is not set"),
@@ -161,8 +161,8 @@ class Settings:
     listen_host: str = "127.0.0.1"
     listen_port: int = 9_123
     max_api_body_bytes: int = 2_097_152
-    api_rate: int = 1_000
-    api_burst: int = 2_000
+    api_rate: int = 2_000
+    api_burst: int = 4_000
     metrics_address: str | None = None
     run_retention_ms: int | None = None
     log_level: str = "info"

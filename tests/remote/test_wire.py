@@ -23,7 +23,7 @@ from ironflow.remote.port import _parts
 
 TTL = 20_000
 TOKEN = "0123456789abcdef"
-names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=40)
+names = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40)
 counts = st.integers(0, 1 << 50)
 payloads = st.none() | st.dictionaries(names, st.integers() | names, max_size=3).map(json.dumps)
 

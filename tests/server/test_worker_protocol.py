@@ -43,6 +43,10 @@ async def test_registering_again_brings_the_row_up_to_date_and_keeps_what_others
     assert set(json.loads(session.serves or "")["workflows"]) == {"order", "other"}
 
 
+def lock(path: str, inode: int = 1) -> dict[str, Any]:
+    return {"path": path, "device": 1, "inode": inode}
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
@@ -51,8 +55,14 @@ async def test_registering_again_brings_the_row_up_to_date_and_keeps_what_others
         ({"worker_id": 7}, "INVALID_REQUEST"),
         ({"slots": -1}, "INVALID_REQUEST"),
         ({"workflows": [{"name": "order"}]}, "INVALID_INPUT"),
-        ({"lock": {"path": "/etc/passwd", "device": 1, "inode": 1}}, "INVALID_REQUEST"),
-        ({"lock": {"path": "/tmp/ironflow-0/sessions/../x.lock", "device": 1, "inode": 1}}, "INVALID_REQUEST"),
+        ({"workflows": [{"name": "order", "version": "1", "worker_tags": 7}]}, "INVALID_INPUT"),
+        ({"workflows": [{"name": "order", "version": "1", "worker_tags": [[]]}]}, "INVALID_INPUT"),
+        ({"host": "a\0b"}, "INVALID_REQUEST"),
+        ({"supervisor": "a\0b"}, "INVALID_REQUEST"),
+        ({"session_id": "s", "lock": lock("/\0/ironflow-0/sessions/s.lock")}, "INVALID_REQUEST"),
+        ({"session_id": "s", "lock": lock("/tmp/ironflow-0/sessions/s.lock", 1 << 64)}, "INVALID_REQUEST"),
+        ({"lock": lock("/etc/passwd")}, "INVALID_REQUEST"),
+        ({"lock": lock("/tmp/ironflow-0/sessions/../x.lock")}, "INVALID_REQUEST"),
     ],
 )
 async def test_a_registration_that_says_nonsense_is_refused_by_name(

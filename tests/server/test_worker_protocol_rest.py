@@ -92,6 +92,25 @@ async def test_a_body_that_is_not_what_it_should_be_is_a_problem(
     assert (refused.value.status // 100, refused.value.code) == (status // 100, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/heartbeat", {"held": [["r\0", 1, "t", True]]}),
+        ("/heartbeat", {"held": [["r", 1 << 70, "t", True]]}),
+        ("/release", {"runs": [["r\0", 1, "t"]]}),
+        ("/unreserve", {"reservations": [["r", "\0"]]}),
+        ("/keep", {"run_id": "r\0", "reservation": "t"}),
+    ],
+)
+async def test_what_no_row_can_hold_is_refused_before_a_database_is_asked(
+    on_sqlite: Served, path: str, fields: dict[str, Any]
+) -> None:
+    worker = await on_sqlite.worker()
+    with pytest.raises(Refused) as refused:
+        await worker.ask("POST", path, {"session_id": worker.session_id, **fields})
+    assert (refused.value.status, refused.value.code) == (400, "INVALID_REQUEST")
+
+
 async def test_a_body_over_the_limit_is_refused_with_size_and_limit(on_sqlite: Served) -> None:
     worker = await on_sqlite.worker()
     told = await worker.register()

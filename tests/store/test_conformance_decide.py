@@ -226,6 +226,7 @@ async def test_an_error_of_any_class_is_the_error_of_its_run_alone(store: Store,
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 async def test_a_name_that_no_database_can_hold_is_not_there(store: Store, name: str) -> None:
     assert await store.run(name) is None
+    assert await store.holdings(name) is None
     assert await store.journal(name) == []
     assert await store.find_key("concurrency_key", name, None) is None
     assert await store.runs(RunFilter(label=("team", name))) == []

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
+from ironflow.engine import views
 from ironflow.model.fold import StepView, Try
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.runtime.handle import RunView
 
 Row = TypeVar("Row")
-
-#: Columns that hold JSON as text, which `views` unpacks.
-_JSON_TEXT = frozenset({"labels", "limits", "serves", "workflows"})
 
 
 def row(cls: type[Row], data: Mapping[str, Any]) -> Row:
@@ -31,7 +29,7 @@ def row(cls: type[Row], data: Mapping[str, Any]) -> Row:
             values[name] = data[f"{name}_ms"]
         elif name in data:
             value = data[name]
-            values[name] = _text(value) if name in _JSON_TEXT and value is not None else value
+            values[name] = _text(value) if name in views.JSON_TEXT and value is not None else value
         elif one.default is MISSING and one.default_factory is MISSING:
             values[name] = ""
     return cls(**values)

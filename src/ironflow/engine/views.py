@@ -9,9 +9,10 @@ never printed is never pasted into a ticket.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Protocol
 
 from ironflow.model import run as runs
@@ -44,18 +45,35 @@ def iso(ms: int | None) -> str | None:
 def plain(row: Any) -> dict[str, Any]:
     """A row (of the model, or a dictionary of a list) as JSON data."""
     # Not asdict: it copies what is inside, and a result of a step may be large.
-    named = {one.name: getattr(row, one.name) for one in fields(row)} if is_dataclass(row) else dict(row)
-    found: dict[str, Any] = {}
-    for name, value in named.items():
+    if not is_dataclass(row):
+        return {shown: show(row[name]) if show else row[name] for name, shown, show in _forms_of(row)}
+    kind: Any = type(row)
+    return {shown: show(getattr(row, name)) if show else getattr(row, name) for name, shown, show in _forms(kind)}
+
+
+#: A column, the name it is shown under, and what makes of its value what is shown; None leaves it as it is.
+_Form = tuple[str, str, Callable[[Any], Any] | None]
+
+
+@lru_cache(maxsize=64)
+def _forms(row: Any) -> tuple[_Form, ...]:
+    return _forms_of([one.name for one in fields(row)])
+
+
+def _forms_of(names: Iterable[str]) -> tuple[_Form, ...]:
+    found: list[_Form] = []
+    for name in names:
         if name in SECRET:
             continue
         if is_time(name):
-            found[f"{name}_ms"], found[name] = value, iso(value)
-        elif name in JSON_TEXT and isinstance(value, str):
-            found[name] = json.loads(value)
+            found += [(name, f"{name}_ms", None), (name, name, iso)]
         else:
-            found[name] = value
-    return found
+            found.append((name, name, _read if name in JSON_TEXT else None))
+    return tuple(found)
+
+
+def _read(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def step(view: StepView) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Serves:
         workflows = {
             name: _served(name, part) for name, part in _object(parts.get("workflows"), "serves.workflows").items()
         }
-        return cls(scope, tags_of(_texts(parts.get("tags", []), "serves.tags"), "serves.tags"), workflows)
+        return cls(scope, tags_of(texts(parts.get("tags", []), "serves.tags"), "serves.tags"), workflows)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Serves):
@@ -126,12 +126,12 @@ class Serves:
 def _served(name: str, value: object) -> Served:
     check_text(name, "the name of a workflow")
     parts = _object(value, f"serves.workflows.{name}")
-    versions = _texts(parts.get("versions"), f"the versions of {name}")
+    versions = texts(parts.get("versions"), f"the versions of {name}")
     for version in versions:
         check_text(version, f"a version of {name}", LONGEST_VERSION)
     if not versions:
         raise InvalidInput(f"workflow {name} is served in no version", hint="")
-    return Served(versions, tags_of(_texts(parts.get("tags", []), f"the tags of {name}"), f"the tags of {name}"))
+    return Served(versions, tags_of(texts(parts.get("tags", []), f"the tags of {name}"), f"the tags of {name}"))
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
@@ -140,7 +140,12 @@ def _object(value: object, what: str) -> dict[str, Any]:
     return value
 
 
-def _texts(value: object, what: str) -> tuple[str, ...]:
+def texts(value: object, what: str) -> tuple[str, ...]:
+    """A list of texts that came from outside.
+
+    Raises:
+        InvalidInput: it is something else; the message calls it `what`.
+    """
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
         raise InvalidInput(f"{what} must be a list of texts", hint="")
     return tuple(value)

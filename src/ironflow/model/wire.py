@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from ironflow.errors import InvalidInput
 from ironflow.model import journal as j
@@ -188,11 +188,11 @@ def _event(found: object) -> Event:
     seq, kind, step_id, payload, execution_seq = found
     if not isinstance(kind, str) or kind not in j.KINDS or kind in FROM_OUTSIDE:
         raise InvalidInput(f"a worker cannot write an event of the kind {kind!r}", hint="")
-    if step_id is not None and not (isinstance(step_id, str) and len(step_id) <= _LONGEST_STEP):
+    if step_id is not None and not _storable(step_id, _LONGEST_STEP):
         raise InvalidInput("the step of an event must be text of a bounded length", hint="")
     # Its inside is the worker's affair, as it is with an embedded one; what is looked at here is what lists would trip
     # over. Parsing it once more would cost more than writing it.
-    if payload is not None and not (isinstance(payload, str) and payload[:1] == "{" and payload[-1:] == "}"):
+    if payload is not None and not (_storable(payload) and payload[:1] == "{" and payload[-1:] == "}"):
         raise InvalidInput("the payload of an event must be the text of a JSON object", hint="")
     return Event(_number(seq, "the seq of an event"), kind, step_id, payload, _number(execution_seq, "execution_seq"))
 
@@ -201,8 +201,8 @@ def _wait(run_id: str, found: object) -> WaitRow:
     if not isinstance(found, list) or len(found) != 4:
         raise InvalidInput("a wait is [step_id, kind, status, due_at]", hint="")
     step_id, kind, status, due_at = found
-    if not isinstance(step_id, str) or not isinstance(kind, str) or len(kind) > LONGEST_NAME:
-        raise InvalidInput("the step and the kind of a wait must be text", hint="")
+    if not _storable(step_id, _LONGEST_STEP) or not _storable(kind, LONGEST_NAME):
+        raise InvalidInput("the step and the kind of a wait must be text of a bounded length", hint="")
     if status not in (waits.SLEEPING, waits.WAITING, waits.AWAITING_APPROVAL, waits.RETRY_BACKOFF):
         raise InvalidInput(f"a wait cannot begin as {status!r}", hint="")
     return WaitRow(run_id, step_id, kind, status, None if due_at is None else _number(due_at, "due_at"))
@@ -228,14 +228,19 @@ def _changes(found: object) -> dict[str, Any] | None:
     for name, value in found.items():
         if name in _COUNTS:
             _number(value, name)
-        elif value is not None and not isinstance(value, str):
+        elif value is not None and not _storable(value):
             raise InvalidInput(f"{name} must be text", hint="")
     return found
 
 
+def _storable(value: object, longest: int = _MOST) -> TypeGuard[str]:
+    """Whether it is text that both databases can hold: PostgreSQL has no NUL."""
+    return isinstance(value, str) and len(value) <= longest and "\0" not in value
+
+
 def _text(item: Item, name: str) -> str:
     value = item.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
+    if not value or not _storable(value, LONGEST_NAME):
         raise InvalidInput(f"{name} must be text of 1 to {LONGEST_NAME} characters", hint="")
     return value
 

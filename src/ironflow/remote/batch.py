@@ -22,8 +22,9 @@ from ironflow.remote.connection import PAUSES, Connection
 
 log = logging.getLogger("ironflow.worker")
 
-#: Requests under way at once: one is answered while the next one gathers.
-FLIGHTS: Final = 2
+#: Requests under way at once: some are answered while the next one gathers. With one the worker waits for each answer,
+#: with many each carries little; measured with a thousand short runs, three were best.
+FLIGHTS: Final = 3
 #: Most items of one request.
 MOST_ITEMS: Final = 500
 #: Bytes of a request that are no items.

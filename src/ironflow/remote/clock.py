@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, Final
+
+#: So much later than the quickest answer another one may be without anything being wrong, ms.
+JITTER_MS: Final = 50
 
 
 class Clock:
@@ -39,7 +42,3 @@ class Clock:
             return self._last
         self._last = now
         return now
-
-
-#: So much later than the quickest answer another one may be without anything being wrong, ms.
-JITTER_MS = 50

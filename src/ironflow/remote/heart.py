@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from pydantic_core import to_json
 
+from ironflow.client.problems import error_of
 from ironflow.client.transport import broken, parsed
 from ironflow.errors import IronflowError, ServerError, SessionUnknown
-from ironflow.remote.connection import PREFIX, Connection, refusal
+from ironflow.remote.connection import PREFIX, Connection
 from ironflow.store.base import LEASE_STALE, Beat, Verdict
 
 #: How long one server may take to answer, seconds: several must fit into the life of a lease.
@@ -97,7 +98,7 @@ class HttpHeart:
             raise broken(server, error) from error
         found = parsed(content)
         if status >= 400:
-            raise refusal(status, found, server)
+            raise error_of(status, found, server)
         if not isinstance(found, dict):
             raise ServerError(f"{server} answers, but not as an Ironflow server does")
         return found

@@ -129,7 +129,8 @@ class HttpPort:
 
     async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
         """See `Port`."""
-        await self._tell("/unreserve", reservations=[list(one) for one in reservations])
+        body = {"session_id": self.batches.session_id, "reservations": [list(one) for one in reservations]}
+        await self.connection.ask("POST", "/unreserve", body)
 
     async def keep(self, run_id: str, reservation: str, ttl_ms: int) -> bool:
         """See `Port`. For how long, the server decides."""
@@ -145,21 +146,15 @@ class HttpPort:
         """See `Port`."""
         await self.connection.ask("DELETE", f"/sessions/{quote(session_id, safe='')}")
 
-    async def _tell(self, path: str, **fields: Any) -> None:
-        await self.connection.ask("POST", path, {"session_id": self.batches.session_id, **fields})
-
     # ---- renewing
 
     def heart(self) -> Heart:
         """See `Port`."""
-        return HttpHeart(self.connection, self._renewed)
-
-    def _renewed(self, asked_at: float) -> None:
-        self.batches.alive_until = max(self.batches.alive_until, asked_at + self.lease_ttl_ms / 1000)
+        return HttpHeart(self.connection, self.renewed)
 
     def renewed(self, asked_at: float) -> None:
         """What was taken at this time (monotonic, seconds) or renewed, is alive for a lease's time."""
-        self._renewed(asked_at)
+        self.batches.alive_until = max(self.batches.alive_until, asked_at + self.lease_ttl_ms / 1000)
 
     def hurry(self) -> None:
         """See `Port`."""

@@ -88,6 +88,8 @@ class Access:
         self._rate, self._burst = settings.api_rate, max(settings.api_burst, 1)
         self._clock = clock
         self._known: dict[str, tuple[KeyRow, Caller, float]] = {}
+        #: keys revoked here so far: a look that began before the latest has not seen it
+        self._revoked = 0
         self._buckets: dict[str, _Bucket] = {}
         self._noted: dict[str, float] = {}
         self._writing: set[asyncio.Task[None]] = set()
@@ -132,6 +134,7 @@ class Access:
 
     def forget(self, key_id: str) -> None:
         """A key that was just revoked here."""
+        self._revoked += 1
         self._known = {hashed: entry for hashed, entry in self._known.items() if entry[0].key_id != key_id}
 
     async def close(self) -> None:
@@ -146,7 +149,7 @@ class Access:
         entry = self._known.get(hashed)
         if entry is not None and self._clock() - entry[2] < FRESH_S:
             return entry[0], entry[1]
-        asked = self._clock()
+        asked, revoked = self._clock(), self._revoked
         row = await self._store.key_by_hash(hashed)
         if row is None:
             self._known.pop(hashed, None)
@@ -154,7 +157,8 @@ class Access:
         found = entry[1] if entry is not None and entry[0] == row else _caller(row)
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[hashed] = (row, found, asked)
+        if revoked == self._revoked:
+            self._known[hashed] = (row, found, asked)
         return row, found
 
     def _note(self, key_id: str) -> None:
@@ -221,12 +225,7 @@ def org(role: str) -> Required:
 
 def platform() -> Required:
     """Ask for a platform key."""
-
-    def check(caller: Caller) -> None:
-        if not caller.platform:
-            raise PlatformRequired()
-
-    return Required(check)
+    return Required(_need_platform)
 
 
 def anyone(role: str) -> Required:
@@ -239,6 +238,16 @@ def anyone(role: str) -> Required:
             _need(caller, role)
 
     return Required(check)
+
+
+async def watcher(request: Request) -> None:
+    """See that a request for the figures of all organisations comes from a platform key. A scrape is not counted.
+
+    Raises:
+        Unauthenticated, PlatformRequired: it does not.
+    """
+    access: Access = request.app.state.access
+    _need_platform(await access.caller(_shown(request)))
 
 
 async def worker(request: Request) -> Caller:
@@ -258,6 +267,11 @@ def _shown(request: Request) -> str | None:
     """The key that a request shows."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
+
+
+def _need_platform(caller: Caller) -> None:
+    if not caller.platform:
+        raise PlatformRequired()
 
 
 def _need(caller: Caller, role: str) -> None:

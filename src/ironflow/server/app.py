@@ -15,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ironflow.errors import IronflowError, PlatformRequired, Unauthenticated
+from ironflow.errors import IronflowError, Unauthenticated
 from ironflow.observe.exposition import Exposition
 from ironflow.observe.exposition import Scope as Asked
 from ironflow.observe.http import Counted
 from ironflow.observe.metrics import Metrics
 from ironflow.observe.observation import Observation
 from ironflow.server import problems
-from ironflow.server.access import Access
+from ironflow.server.access import Access, watcher
 from ironflow.server.api import mount
 from ironflow.server.bodies import refused
 from ironflow.server.node import Node
@@ -51,7 +51,7 @@ def create_app(node: Node, access: Access, observation: Observation | None = Non
         ]
     )
     if observation is not None and observation.metrics is not None:
-        _show_metrics(app, access, observation, observation.metrics)
+        _show_metrics(app, observation, observation.metrics)
     mount(app, node, access)
     app.add_exception_handler(IronflowError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -60,12 +60,9 @@ def create_app(node: Node, access: Access, observation: Observation | None = Non
     return app
 
 
-def _show_metrics(app: FastAPI, access: Access, observation: Observation, metrics: Metrics) -> None:
+def _show_metrics(app: FastAPI, observation: Observation, metrics: Metrics) -> None:
     async def allowed(asked: Asked) -> bool:
-        scheme, _, key = Request(asked).headers.get("authorization", "").partition(" ")
-        caller = await access.caller(key.strip() if scheme.lower() == "bearer" else None)
-        if not caller.platform:
-            raise PlatformRequired()
+        await watcher(Request(asked))
         return True
 
     shown = Exposition(metrics, observation.backlog, allowed)

@@ -20,6 +20,8 @@ from ironflow.server.access import Caller, worker
 _JSON: Final = b"application/json"
 #: Entries of a list in one request: no caller may hold the database for longer than so many take.
 MOST_ITEMS: Final = 10_000
+#: Beyond these numbers neither every reader of JSON nor every database is exact.
+_NUMBERS: Final = range(-(1 << 53) + 1, 1 << 53)
 
 
 class ClientGone(Exception):
@@ -69,6 +71,8 @@ class Exchange:
             if not isinstance(row, list) or [type(value) for value in row] != list(kinds):
                 form = ", ".join(kind.__name__ for kind in kinds)
                 raise InvalidRequest(f"each of {name} must be [{form}]", hint="")
+            if not all(map(_storable, row)):
+                raise InvalidRequest(f"one of {name} holds a NUL or a number of more than 53 bits", hint="")
         return [tuple(row) for row in found]
 
     def query(self, name: str) -> str:
@@ -177,9 +181,14 @@ def _too_large(size: int, most: int) -> PayloadTooLarge:
 
 
 def _text(value: object, name: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 1_000:
-        raise InvalidRequest(f"{name} must be text of 1 to 1,000 characters", hint="")
+    if not isinstance(value, str) or not 0 < len(value) <= 1_000 or not _storable(value):
+        raise InvalidRequest(f"{name} must be text of 1 to 1,000 characters, none of them a NUL", hint="")
     return value
+
+
+def _storable(value: str | int) -> bool:
+    """Whether either database can hold it; half of a surrogate pair has been refused as no JSON by then."""
+    return "\0" not in value if isinstance(value, str) else value in _NUMBERS
 
 
 def _number(value: object, name: str) -> int:

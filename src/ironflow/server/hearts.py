@@ -6,6 +6,7 @@ Each heartbeat is one short call of the store's renewal path. A few threads serv
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from queue import SimpleQueue
 from typing import Any, Final
@@ -13,8 +14,12 @@ from typing import Any, Final
 from ironflow.errors import ServerStopping
 from ironflow.store.base import Heart, Store
 
+log = logging.getLogger("ironflow.server")
+
 #: Threads on PostgreSQL; on SQLite there is one writer anyway.
 THREADS: Final = 2
+#: How long a renewal under way may take when the node leaves, seconds.
+LAST_BEAT_S: Final = 0.3
 
 #: What `Heart.beat` is given, and the future that hears its answer.
 _Job = tuple[tuple[Any, ...], "asyncio.Future[Any]"]
@@ -32,6 +37,7 @@ class Hearts:
         self._threads = [
             threading.Thread(target=self._work, name=f"ironflow-heart-{n}", daemon=True) for n in range(count)
         ]
+        self._working, self._ended = count, asyncio.Event()
         for thread in self._threads:
             thread.start()
 
@@ -50,8 +56,12 @@ class Hearts:
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, 1.0)
+        # Not by joining them in yet another thread, which the end of the process would wait for.
+        try:
+            async with asyncio.timeout(LAST_BEAT_S):
+                await self._ended.wait()
+        except TimeoutError:
+            log.debug("a renewal was under way and is left to itself: the database does not answer")
 
     def _work(self) -> None:
         heart: Heart | None = None
@@ -69,6 +79,15 @@ class Hearts:
                 break
         if heart is not None:
             heart.close()
+        try:
+            self._loop.call_soon_threadsafe(self._one_ended)
+        except RuntimeError:
+            return
+
+    def _one_ended(self) -> None:
+        self._working -= 1
+        if not self._working:
+            self._ended.set()
 
 
 def _answer(answer: asyncio.Future[Any], result: Any) -> None:

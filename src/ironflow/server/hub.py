@@ -297,9 +297,12 @@ class Hub:
         return [poll for poll in polls if poll not in taken]
 
     async def _ready(self, groups: dict[tuple[str, ...], list[Poll]]) -> tuple[dict[str, int], bool]:
-        """How much is there of each route, and whether that is all of it. A lone poll is not worth this question."""
+        """How much is there of each route, and whether that is all of it.
+
+        A lone poll that has just come is not worth this question: a worker under load asks when there is work.
+        """
         polls = [poll for group in groups.values() for poll in group]
-        if len(polls) <= 1:
+        if not polls or (len(polls) == 1 and not polls[0].asked):
             return {}, False
         wanted = sum(poll.credits for poll in polls)
         heads = await self._store.peek(sorted({route for routes in groups for route in routes}), wanted)

@@ -14,7 +14,7 @@ from ironflow.engine.declared import checked
 from ironflow.errors import Forbidden, InvalidRequest
 from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import LONGEST_VERSION, check_text, join_tags, tags_of
-from ironflow.model.routing import Serves
+from ironflow.model.routing import Serves, texts
 from ironflow.server.access import Caller
 from ironflow.server.exchange import Exchange
 from ironflow.store.base import WorkflowSeen
@@ -73,12 +73,17 @@ def _lock(found: object, session_id: str) -> tuple[str | None, int | None, int |
         return None, None, None
     if isinstance(found, dict):
         path, device, inode = found.get("path"), found.get("device"), found.get("inode")
-        if isinstance(path, str) and len(path) <= 4_096 and type(device) is int and type(inode) is int:
+        if isinstance(path, str) and len(path) <= 4_096 and _is_number(device) and _is_number(inode):
             *_, ours, folder, name = ("", "", *PurePosixPath(path).parts)
-            if ".." in path or (folder, name) != ("sessions", f"{session_id}.lock") or not _OURS.fullmatch(ours):
+            named_so = (folder, name) == ("sessions", f"{session_id}.lock") and _OURS.fullmatch(ours)
+            if not named_so or ".." in path or "\0" in path:
                 raise InvalidRequest("lock.path is no path of a session's lock", hint="")
             return path, device, inode
     raise InvalidRequest("lock must be {path, device, inode} or null", hint="")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63  # not bool, and what a database can hold
 
 
 def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
@@ -94,7 +99,7 @@ def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
         assert isinstance(version, str)
         if caller.workflows is not None and name not in caller.workflows:
             raise Forbidden(f"this key is bound to other workflows than {name}")
-        tags = join_tags(tags_of(one.get("worker_tags") or ()))
+        tags = join_tags(tags_of(texts(one.get("worker_tags") or (), f"the tags of {name}")))
         text = None if definition is None else json.dumps(checked(name, definition), separators=(",", ":"))
         seen.append(WorkflowSeen(name, version, tags, text))
     return seen

@@ -54,8 +54,12 @@ class Sessions:
         Raises:
             SessionUnknown: there is none; another scope's is answered in the same words.
         """
+        asked = time.monotonic()
         found = self._known.get(session_id)
-        if found is None or time.monotonic() - self._read_at > FRESH_S:
+        if found is None or asked - self._read_at > FRESH_S:
+            await self.refresh()
+            found = self._known.get(session_id)
+        if found is None and self._read_at < asked:  # that look was under way already, and may have missed it
             await self.refresh()
             found = self._known.get(session_id)
         if found is None or found.row.scope != scope:

@@ -150,6 +150,8 @@ class PostgresReads:
 
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
+        if rows.unheard_of((run_id,)):
+            return None
         run, *others = (self._statements[name].text for name in ("run", *rows.HOLDINGS))
 
         async def work(connection: Connection) -> Holdings | None:
