@@ -105,7 +105,7 @@ def test_a_unit_starts_what_can_be_started_and_waits_for_its_end(path: Path) -> 
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     program = shutil.which("true")
     for path in UNITS:
-        text = path.read_text(encoding="utf-8").replace("/opt/ironflow/bin/ironflow", str(program))
+        text = path.read_text(encoding="utf-8").replace("/usr/local/lib/ironflow/bin/ironflow", str(program))
         (tmp_path / path.name).write_text(text, encoding="utf-8")
     done = subprocess.run(
         ["systemd-analyze", "verify", *[str(tmp_path / path.name) for path in UNITS]],

@@ -25,6 +25,7 @@ TIERS = {
     "ironflow.duration": 0,
     "ironflow.config": 0,
     "ironflow.spelling": 0,
+    "ironflow.tasks": 0,
     "ironflow.testing": 7,
     # The private PostgreSQL knows nothing of the engine, so the demo and the benchmarks may use it anywhere.
     "ironflow.testing.postgres": 0,
@@ -280,4 +281,15 @@ def test_no_tracked_file_names_a_folder_of_somebodys_machine() -> None:
             match = MACHINE_PATH.search(line)
             if match:
                 found.append(f"{path.relative_to(ROOT)}:{number} {match[0]}")
+    assert found == []
+
+
+def test_tasks_of_the_engine_do_not_depend_on_the_programs_task_factory() -> None:
+    """See `ironflow.tasks`: with an eager factory a task would run before its maker can keep it."""
+    found = [
+        str(path.relative_to(ROOT))
+        for package in ("store", "loops", "engine", "worker", "remote", "observe", "runtime", "server")
+        for path in (ROOT / "src" / "ironflow" / package).rglob("*.py")
+        if re.search(r"loop(\(\))?\.create_task\(|asyncio\.create_task\(", path.read_text(encoding="utf-8"))
+    ]
     assert found == []

@@ -16,6 +16,7 @@ from tests.recovery.kit import quick, until
 import ironflow
 from ironflow import Context
 from ironflow.errors import InvalidSettings, RunFailed
+from ironflow.observe import backlog
 from ironflow.observe.metrics import INSTRUMENTS
 from ironflow.observe.trace_ids import root_of, span_of, trace_of
 from ironflow.runtime.engine import Engine
@@ -129,7 +130,7 @@ async def test_each_try_counts_once_where_results_are_committed_before_the_code_
 
 
 async def test_the_queue_holds_what_this_worker_could_take_and_who_waits_for_a_group(
-    store_url: str, folder: Path
+    store_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watched(store_url) as engine:
         runs = [await engine.start(narrow, "gate") for _ in range(3)]
@@ -143,7 +144,7 @@ async def test_the_queue_holds_what_this_worker_could_take_and_who_waits_for_a_g
         program.open_gate("gate")
         for run in runs:
             await run.result()
-        await asyncio.sleep(1.0)  # a look at the queue serves all scrapes of one second
+        monkeypatch.setattr(backlog, "FRESH_S", 0)  # a look at the queue serves all scrapes of one second
         found = await scrape(engine)
         assert found["ironflow_worker_queue_depth"] == 0
         assert not [name for name in found if name.startswith("ironflow_worker_queue_blocked_runs{")]

@@ -47,6 +47,7 @@ class Relay:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
+        task.add_done_callback(lambda _: writer.close())  # also where it was cut off before it began
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
@@ -68,7 +69,6 @@ class Relay:
             pass
         finally:
             answers.cancel()
-            writer.close()
             server_writer.close()
 
 

@@ -136,6 +136,31 @@ async def test_g38_a_session_that_the_server_does_not_know_is_registered_again(
         assert known.session_id == worker.session.row.session_id
 
 
+@pytest.mark.usefixtures("quickly")
+async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "REGISTER_AGAIN_S", 0.01)
+    named: list[str] = []
+    by = session.Supervised("boss", named.append)
+    async with (
+        served(sqlite_url) as server,
+        relayed(server.url) as relay,
+        working(relay.url, server.key, WORKFLOWS, supervised=by) as worker,
+    ):
+        before = worker.session.row.session_id
+        await relay.down()
+        with caplog.at_level(logging.WARNING, "ironflow.worker"):
+            worker.session.forgotten(before)  # type: ignore[attr-defined]
+            await until(lambda: caplog.text.count("could not register anew") >= 2)
+        await relay.up()
+        await until(lambda: worker.session.registered)
+        row = worker.session.row
+        assert named == [before, row.session_id]
+        assert worker.session.lock is not None
+        assert row.lock_path == str(worker.session.lock.path)
+
+
 async def test_r11_a_worker_that_is_cut_off_for_a_lease_time_gives_everything_up(sqlite_url: str) -> None:
     async with (
         served(sqlite_url, quick()) as server,

@@ -90,6 +90,31 @@ async def test_the_node_that_revokes_a_key_forgets_it_at_once(store: Store) -> N
     await settled(access)
 
 
+async def test_a_look_that_was_under_way_does_not_bring_a_revoked_key_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, secret = await issued(store)
+    access = Access(store, Settings(), clock=Clock())
+    real, has_read, may_answer = store.key_by_hash, asyncio.Event(), asyncio.Event()
+
+    async def slow(key_hash: str) -> KeyRow | None:
+        found = await real(key_hash)
+        has_read.set()
+        await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(store, "key_by_hash", slow)
+    asking = asyncio.ensure_future(access.caller(secret))
+    await has_read.wait()
+    assert await store.revoke_key(row.key_id, "test")
+    access.forget(row.key_id)
+    may_answer.set()
+    await asking  # it came before the revocation
+    with pytest.raises(Unauthenticated):
+        await access.caller(secret)
+    await settled(access)
+
+
 async def test_the_last_use_of_a_key_is_written_at_most_once_a_minute(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ async def test_a_run_of_a_route_that_was_never_seen_reaches_a_held_poll(here: Se
     assert [head.run_id for head in await asyncio.wait_for(poll, 1)] == [run.run_id]
     poll = await held(here, worker)
     run = await start(here.store, worker_tags=("gpu",), id="told-without-its-route")
-    here.node.wake()
+    here.node.hub.told()
     assert [head.run_id for head in await asyncio.wait_for(poll, 1)] == [run.run_id]
 
 
@@ -152,7 +152,7 @@ async def test_what_is_there_is_shared_out_between_those_who_wait(here: Served) 
     polls = [await held(here, worker, 100, count + 1) for count, worker in enumerate(workers)]
     for _ in range(8):
         await start(here.store)
-    here.node.wake()
+    here.node.hub.told()
     got = [len(await asyncio.wait_for(poll, 2)) for poll in polls]
     assert got == [2, 2, 2, 2]
 

@@ -16,6 +16,8 @@ from ironflow.errors import ServerStopping
 from ironflow.loops.alarm import Alarm
 from ironflow.loops.driver import Driver, Report
 from ironflow.model import wire
+from ironflow.model.capacity import HTTP, SessionRow
+from ironflow.model.scope import DEFAULT
 from ironflow.server.hearts import Hearts
 from ironflow.store.base import Store
 from ironflow.testing.postgres import PostgresServer
@@ -165,7 +167,7 @@ async def test_while_the_database_is_away_polls_are_held_and_what_comes_behind_i
             poll = asyncio.ensure_future(worker.poll(1, 25_000))
             await until(lambda: here.node.hub.waiting == 1)
             await asyncio.to_thread(server.kill)
-            here.node.wake()  # a look is under way, and the database does not answer it
+            here.node.hub.told()  # a look is under way, and the database does not answer it
             step = asyncio.ensure_future(worker.transitions(wire.item_of(append(head, 3))))
             async with aiohttp.ClientSession() as http, http.get(f"{here.url}/ready") as response:
                 assert response.status == 503
@@ -183,9 +185,44 @@ async def test_a_node_leaves_at_once_although_its_database_is_away() -> None:
             poll = asyncio.ensure_future(worker.poll(1, 25_000))
             await until(lambda: here.node.hub.waiting == 1)
             await asyncio.to_thread(server.kill)
-            here.node.wake()
+            here.node.hub.told()
             await until(lambda: here.node.hub._matching)
             began = time.monotonic()
             here.node.refuse()
             assert await asyncio.wait_for(poll, 1) == []
         assert time.monotonic() - began < 6
+
+
+# ---- the view of the sessions
+
+
+async def test_a_worker_that_registered_elsewhere_while_a_look_was_under_way_is_known_when_it_asks(
+    on_sqlite: Served, open_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions, store = on_sqlite.node.sessions, on_sqlite.store
+    elsewhere = await open_store(on_sqlite.database)
+    real, has_read, may_answer = store.sessions, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> list[SessionRow]:
+        found = await real()
+        has_read.set()
+        await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(store, "sessions", slow)
+    looking = asyncio.ensure_future(sessions.refresh())
+    await has_read.wait()
+    assert await elsewhere.open_session(live("new", elsewhere.now()))
+    asking = asyncio.ensure_future(sessions.known("new", DEFAULT))
+    await asyncio.sleep(0)  # it joins the look that has missed it
+    may_answer.set()
+    assert (await asking).row.session_id == "new"
+    await looking
+
+
+def live(session_id: str, now: int) -> SessionRow:
+    """A worker that has just registered."""
+    return SessionRow(
+        session_id=session_id, worker_id="w", host="h", boot_id="", pid=1, process_id=session_id, routes="", slots=1,
+        credits=1, started_at=now, heartbeat_at=now, expires_at=now + 60_000, kind=HTTP,
+    )  # fmt: skip

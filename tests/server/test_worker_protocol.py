@@ -160,7 +160,7 @@ async def test_r42_a_worker_that_names_no_tags_takes_what_its_workflows_require_
     worker = await here.worker("render", needs=("gpu",))
     run = await start(here.store, "render", needs=("gpu",))
     more = await start(here.store, "render", needs=("gpu",), worker_tags=("eu",))
-    here.node.wake()
+    here.node.hub.told()
     assert [head.run_id for head in await worker.poll(5)] == [run.run_id]
     assert (await row(here.store, more.run_id)).state == PENDING
 

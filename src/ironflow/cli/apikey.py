@@ -58,17 +58,16 @@ def create(
 
     async def command(store: Store) -> None:
         at = inputs.moment(expires, "--expires")
-        row, secret = keys.issue(
+        row, secret = await keys.make(
+            store,
             _kind(worker=worker, platform=platform),
             name,
-            now=store.now(),
             by=actor(),
             scope=Scope(org, environment),
             role=role,
             workflows=workflow or None,
             expires_at=round(at.timestamp() * 1000) if at is not None else None,
         )
-        await store.add_key(row, keys.audit_of(row))
         if json:
             output.emit({**views.plain(row), "key": secret})
             return

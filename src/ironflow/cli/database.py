@@ -75,14 +75,20 @@ def must_exist(url: str) -> None:
         raise nothing_there(redact_url(url))
 
 
-def answer(command: Callable[[], Awaitable[int | None]], *, as_json: bool) -> None:
+def answer(
+    command: Callable[[], Awaitable[int | None]],
+    *,
+    as_json: bool,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     """Run a command to its end and leave with its exit code; an error of ours is said, not thrown."""
 
     async def whole() -> int:
         return await command() or exits.OK
 
     try:
-        code = asyncio.run(whole())
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            code = runner.run(whole())
     except IronflowError as error:
         code = exits.say(error, as_json=as_json)
     if code:

@@ -20,7 +20,6 @@ from ironflow.engine.why import holds
 from ironflow.errors import RunNotFound
 from ironflow.model.ids import split_tags
 from ironflow.model.run import RunRow
-from ironflow.model.transition import EXISTS
 from ironflow.store import connect
 from ironflow.store.base import RunFilter, Store
 
@@ -107,13 +106,10 @@ class OnDatabase:
 
         store = self._store
         spec = await self._declared(wf) if isinstance(wf, str) else wf.spec
-        row, created, lanes = starting.new_run(spec, input, options, store.now(), self._max_payload_bytes)
-        answered = store.submit(starting.queued(row, created, lanes))
-        word = answered if isinstance(answered, str) else await answered
-        if word == EXISTS:
-            return await starting.taken_by(store, row, row.input_hash), False
-        store.notify("queue", await store.sessions())
-        return row, True
+        row, new = await starting.create(store, spec, input, options, self._max_payload_bytes)
+        if new:
+            store.notify("queue", await store.sessions())
+        return row, new
 
     async def _declared(self, name: str) -> Declared:
         known = {row["name"]: row for row in await self._store.workflows()}

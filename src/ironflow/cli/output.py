@@ -55,6 +55,14 @@ def emit(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
 
+def tell(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Say what happens in a command that goes on: the facts as JSON, or the text to the screen of errors."""
+    if as_json:
+        emit(facts)
+    else:
+        screen(stderr=True).print(text, soft_wrap=True)
+
+
 # ---- screens ---------------------------------------------------------------------------------------------
 
 

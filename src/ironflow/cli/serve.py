@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ironflow.cli import exits, output
-from ironflow.cli.database import DbOption, JsonOption, settings_for
+from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.cli.database import actor as user
-from ironflow.errors import ConfigError, IronflowError, ServerError
+from ironflow.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -53,20 +53,7 @@ def serve(
 
         return await _serve(settings, load_all(app) if app else {}, dev=dev, as_json=as_json)
 
-    code = _run(command, as_json=as_json)
-    if code:
-        raise typer.Exit(code)
-
-
-def _run(command: Any, *, as_json: bool) -> int:
-    import asyncio
-
-    try:
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            code: int = runner.run(command())
-    except IronflowError as error:
-        code = exits.say(error, as_json=as_json)
-    return code
+    answer(command, as_json=as_json, loop_factory=_fast_loop())
 
 
 def _fast_loop() -> Any:
@@ -119,11 +106,11 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
             _say_ready({**facts, "workflows": sorted(workflows)}, as_json=as_json)
             await signals.wait(1)
             node.refuse()  # before the drain, which may take long: workers go to another node meanwhile
-            _say({"event": "stopping"}, "stopping", as_json=as_json)
+            output.tell({"event": "stopping"}, "stopping", as_json=as_json)
             if engine is not None and engine.worker is not None:
                 orderly = await drain(engine.worker, signals, now_at=2)
                 engine.worker = None
-    _say({"event": "stopped", "orderly": orderly}, "stopped", as_json=as_json)
+    output.tell({"event": "stopped", "orderly": orderly}, "stopped", as_json=as_json)
     code = exits.OK if orderly else exits.INTERRUPTED
     leave(code)
     return code
@@ -136,12 +123,8 @@ async def _dev_keys(store: Store) -> dict[str, str]:
 
     made = {}
     for kind, role, name in ((kinds.ORG, "admin", "admin_key"), (kinds.WORKER, None, "worker_key")):
-        now = store.now()
-        row, secret = keys.issue(
-            kind, f"serve --dev {kind}", now=now, by=user(), role=role, expires_at=now + DEV_KEYS_MS
-        )
-        await store.add_key(row, keys.audit_of(row))
-        made[name] = secret
+        until = store.now() + DEV_KEYS_MS
+        _, made[name] = await keys.make(store, kind, f"serve --dev {kind}", by=user(), role=role, expires_at=until)
     return made
 
 
@@ -160,11 +143,4 @@ def _say_ready(facts: dict[str, Any], *, as_json: bool) -> None:
             f"  clients  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['admin_key']}",
             f"  workers  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['worker_key']}",
         ]
-    _say(facts, "\n".join(lines), as_json=as_json)
-
-
-def _say(facts: dict[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        output.emit(facts)
-    else:
-        output.screen(stderr=True).print(text, soft_wrap=True, highlight=False)
+    output.tell(facts, "\n".join(lines), as_json=as_json)

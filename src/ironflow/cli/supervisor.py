@@ -18,7 +18,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from ironflow.cli import exits, output, times
 from ironflow.cli.stopping import Signals
@@ -37,7 +38,7 @@ REPORT_S: Final = 2.0
 #: Pause before a dead child is replaced, seconds: the first, and the longest.
 BACKOFF = (0.2, 30.0)
 #: A child that lived this long was healthy: its death is not part of a series, seconds.
-HEALTHY = 30.0
+HEALTHY = 5.0
 #: Beyond the drain limit, before a child that does not leave is killed, seconds.
 PATIENCE = 2.0
 
@@ -65,20 +66,24 @@ def supervised() -> Supervised | None:
     if not text.isdigit():
         return None
 
+    pipe = int(text)
+    os.set_blocking(pipe, False)
+
     def announce(session_id: str) -> None:
         try:
-            os.write(int(text), f"{session_id}\n".encode())
-        except OSError:  # the supervisor is gone, and this process leaves
+            os.write(pipe, f"{session_id}\n".encode())
+        except OSError:  # the supervisor is gone, and this process leaves; or the pipe is full, and a clock will tell
             return
 
     return Supervised(f"{socket.gethostname()}-{os.getppid()}", announce)
 
 
-class Reporting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reporting:
     """Where deaths of children are reported, and with which key."""
 
     servers: Sequence[str]
-    key: str
+    key: str = field(repr=False)
 
 
 async def supervise(
@@ -280,10 +285,7 @@ class _Child:
                 "code": code,
                 "pause_ms": round(self.pause * 1000),
             }
-            if self.as_json:
-                output.emit(facts)
-            else:
-                output.screen(stderr=True).print(text, soft_wrap=True)
+            output.tell(facts, text, as_json=self.as_json)
             await asyncio.sleep(self.pause)
             self.pause = min(self.pause * 2, BACKOFF[1])
             await self.start()

@@ -229,17 +229,17 @@ async def _work(opened: Any, settings: Settings, names: list[str], *, as_json: b
         async with AsyncExitStack() as stack:
             worker = await _begun(stack.enter_async_context(opened), signals)
             if worker is None:
-                _say({"event": "stopped", "orderly": True}, "stopped before it began", as_json=as_json)
+                output.tell({"event": "stopped", "orderly": True}, "stopped before it began", as_json=as_json)
                 return exits.OK
             _say_ready(worker, names, as_json=as_json)
             await _until_told(worker, signals)
             name, held = worker.session.worker_id, len(worker.segments)
             facts = {"event": "draining", "worker_id": name, "held": held}
-            _say(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
+            output.tell(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
             orderly = await drain(worker, signals, now_at=2)
     stopped = "stopped" if orderly else "stopped now; what it held was given back"
     facts = {"event": "stopped", "worker_id": name, "orderly": orderly}
-    _say(facts, f"worker {name} {stopped}", as_json=as_json)
+    output.tell(facts, f"worker {name} {stopped}", as_json=as_json)
     code = exits.OK if orderly else exits.INTERRUPTED
     if orderly and has_supervisor and worker.dismissed.is_set():
         code = LEFT_ON_REQUEST
@@ -283,7 +283,7 @@ def _say_ready(worker: Worker, names: list[str], *, as_json: bool) -> None:
         "server" if session.kind == "http" else "database": place,
     }
     text = f"worker {session.worker_id} (pid {session.pid}) serves {', '.join(names)} on {place}"
-    _say(facts, text, as_json=as_json)
+    output.tell(facts, text, as_json=as_json)
 
 
 def _draining(held: int, settings: Settings) -> str:
@@ -291,10 +291,3 @@ def _draining(held: int, settings: Settings) -> str:
         return "leaves; nothing executes here"
     limit = times.span(settings.drain_timeout_ms)
     return f"leaves; {output.count(held, 'run')} may finish within {limit}, another signal stops now"
-
-
-def _say(facts: dict[str, object], text: str, *, as_json: bool) -> None:
-    if as_json:
-        output.emit(facts)
-    else:
-        output.screen(stderr=True).print(text, soft_wrap=True)

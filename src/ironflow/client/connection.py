@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from ironflow.client.problems import error_of
 from ironflow.client.sse import Message, Reader
-from ironflow.client.transport import broken, http_library, parsed
+from ironflow.client.transport import broken, http_library, parsed, stranger
 from ironflow.errors import (
     IronflowError,
     PayloadTooLarge,
@@ -165,7 +165,7 @@ class Connection:
                     refusal = parsed(await response.read())
                 raise self._refusal(response.status, refusal)
             if response.status == 200 and response.content_type != "text/event-stream":
-                raise _stranger(self.server)
+                raise stranger(self.server)
             yield None if response.status == 204 else self._messages(response)
         finally:
             response.close()
@@ -194,7 +194,7 @@ class Connection:
                     place = response.headers.get("Location", "nowhere")
                     raise ServerError(f"{self.server} sends requests on to {place}", hint="Use that address.")
                 if response.status < 400 and isinstance(body, str):
-                    raise _stranger(self.server)
+                    raise stranger(self.server)
                 return Answer(response.status, body)
 
     async def rest(self, failed: int, problem: str) -> None:
@@ -232,10 +232,6 @@ def _telling_breaks(server: str) -> Iterator[None]:
         yield
     except (http_library().ClientError, OSError) as error:  # a timeout is an OSError
         raise broken(server, error) from error
-
-
-def _stranger(server: str) -> ServerError:
-    return ServerError(f"{server} answers, but not as an Ironflow server does")
 
 
 def _parameters(query: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ironflow.errors import InvalidSettings, ServerUnreachable
+from ironflow.errors import InvalidSettings, ServerError, ServerUnreachable
 
 
 def http_library() -> Any:
@@ -33,6 +33,11 @@ def parsed(content: bytes) -> Any:
         return from_json(content)
     except ValueError:
         return content.decode("utf-8", "replace")
+
+
+def stranger(server: str) -> ServerError:
+    """The error of an answer that no server of Ironflow gives."""
+    return ServerError(f"{server} answers, but not as an Ironflow server does")
 
 
 def broken(server: str, error: Exception) -> ServerUnreachable:

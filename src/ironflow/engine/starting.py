@@ -32,11 +32,13 @@ from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
-from ironflow.model.transition import GUARD_FRESH, Transition
+from ironflow.model.transition import EXISTS, GUARD_FRESH, Transition
 from ironflow.spelling import meant
 from ironflow.store.base import Store
 
 PRIORITIES = range(-100, 101)
+#: How often a start is tried whose key was held at one moment and free at the next.
+_TRIES = 10
 
 _next_id = ids.InOrder(secrets.randbits)
 
@@ -127,6 +129,32 @@ def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Trans
         row.run_id, row.route, row.priority, row.created_at, row.scheduled_at or row.created_at, 0
     )
     return transition
+
+
+async def create(
+    store: Store, spec: WorkflowSpec | Declared, value: Any, options: Start, limit: int, scope: Scope = DEFAULT
+) -> tuple[RunRow, bool]:
+    """Create a run in the queue; whoever takes runs is the caller's to tell. For the arguments, see `new_run`.
+
+    Returns:
+        the run, and whether it is new: else it is the one that has the id or the idempotency key already.
+
+    Raises:
+        what `new_run` and `taken_by` raise.
+    """
+    left = _TRIES
+    while True:
+        row, created, lanes = new_run(spec, value, options, store.now(), limit, scope)
+        answered = store.submit(queued(row, created, lanes))
+        word = answered if isinstance(answered, str) else await answered
+        if word != EXISTS:
+            return row, True
+        left -= 1
+        try:
+            return await taken_by(store, row, row.input_hash), False
+        except RunNotFound:  # who held the key has ended since it refused this start
+            if not left:
+                raise
 
 
 async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) -> RunRow:

@@ -13,6 +13,7 @@ from typing import Final
 from ironflow.errors import StoreUnreachable
 from ironflow.loops.driver import Driver, Outage
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.loops")
 
@@ -43,7 +44,7 @@ class Alarm:
 
     def start(self) -> None:
         """Begin, in a task of the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="ironflow-alarm")
+        self._task = begin(self._run(), name="ironflow-alarm")
 
     async def stop(self) -> None:
         """End it; what becomes due later is found by another node, or at the next start."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ironflow.errors import OUTAGES, IronflowError
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.loops")
 
@@ -85,7 +86,7 @@ class Driver:
     def start(self) -> None:
         """Begin driving, in a task of the running loop."""
         self._stopping = False
-        self._task = asyncio.get_running_loop().create_task(self._drive(), name=f"ironflow-{self.loop.name}")
+        self._task = begin(self._drive(), name=f"ironflow-{self.loop.name}")
 
     def kick(self) -> None:
         """Ask for a pass now."""

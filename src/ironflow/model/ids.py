@@ -32,7 +32,9 @@ MOST_TAGS, LONGEST_TAGS = 32, 700
 _RANDOM_BITS, _STEP_BITS = 74, 48
 _FALLS_BACK_MS = 1_000
 
-_TAG = re.compile(r"[A-Za-z0-9_.:/=-]{1,64}", re.ASCII)
+#: The form of a tag.
+TAG_FORM = r"[A-Za-z0-9_.:/=-]{1,64}"
+_TAG = re.compile(TAG_FORM, re.ASCII)
 _BETWEEN = "\x1f"
 #: Behind the organisation and the environment of a route that is not of the default scope.
 _SCOPED = "\x1e"
@@ -101,8 +103,8 @@ def seed_of(run_id: str, attempt: int) -> int:
     return int.from_bytes(hashlib.sha256(f"seed|{run_id}|{attempt}".encode()).digest()[:8], "big")
 
 
-def check_text(text: object, what: str, longest: int = LONGEST_NAME, *, empty: bool = False) -> None:
-    """Refuse a text that could not be stored, found again, or shown on a line of its own.
+def check_text(text: object, what: str, longest: int = LONGEST_NAME, *, empty: bool = False) -> str:
+    """Give a text back, but refuse one that could not be stored, found again, or shown on a line of its own.
 
     Args:
         text: what a caller gave.
@@ -123,6 +125,7 @@ def check_text(text: object, what: str, longest: int = LONGEST_NAME, *, empty: b
         raise InvalidInput(f"{what} is empty", hint="Give it a text, or leave it out.")
     if not text.isprintable() and not text.translate(_SPACES).isprintable():
         raise InvalidInput(f"{what} {text!r} holds a character that is not printable", hint="Give printable text.")
+    return text
 
 
 def tags_of(tags: Iterable[str], what: str = "worker_tags") -> tuple[str, ...]:

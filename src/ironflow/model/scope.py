@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from ironflow.errors import InvalidInput
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
+#: The form of both names.
+FORM = r"[A-Za-z0-9_.-]{1,32}"
+_NAME = re.compile(FORM, re.ASCII)
 
 
 class Scope(NamedTuple):

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ironflow.observe.metrics import Metrics
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.observe")
 
@@ -59,7 +60,7 @@ class Backlog:
         if self._task is None:
             if self._loop.time() - self._looked < FRESH_S:
                 return
-            self._task = self._loop.create_task(self._look())
+            self._task = begin(self._look())
         await asyncio.wait({self._task}, timeout=PATIENCE_S)
 
     def close(self) -> None:

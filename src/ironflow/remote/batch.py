@@ -19,6 +19,7 @@ from ironflow.client.problems import made
 from ironflow.errors import IronflowError, PayloadTooLarge, ServerError
 from ironflow.model.wire import Item
 from ironflow.remote.connection import PAUSES, Connection
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.worker")
 
@@ -106,7 +107,7 @@ class Batches:
         return batch
 
     def _start(self, batch: list[Waiting]) -> None:
-        flight = self._loop.create_task(self._send(batch))
+        flight = begin(self._send(batch))
         self._flights.add(flight)
         flight.add_done_callback(self._landed)
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from pydantic_core import to_json
 
 from ironflow.client.problems import error_of
-from ironflow.client.transport import broken, parsed
-from ironflow.errors import IronflowError, ServerError, SessionUnknown
+from ironflow.client.transport import broken, parsed, stranger
+from ironflow.errors import IronflowError, SessionUnknown
 from ironflow.remote.connection import PREFIX, Connection
 from ironflow.store.base import LEASE_STALE, Beat, Verdict
 
@@ -100,7 +100,7 @@ class HttpHeart:
         if status >= 400:
             raise error_of(status, found, server)
         if not isinstance(found, dict):
-            raise ServerError(f"{server} answers, but not as an Ironflow server does")
+            raise stranger(server)
         return found
 
     def close(self) -> None:

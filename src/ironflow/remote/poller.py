@@ -16,6 +16,7 @@ from ironflow.errors import OUTAGES, IronflowError, SessionUnknown
 from ironflow.loops.driver import Outage
 from ironflow.model import wire
 from ironflow.model.capacity import RunHead
+from ironflow.tasks import begin
 
 if TYPE_CHECKING:
     from ironflow.remote.port import HttpPort
@@ -47,7 +48,7 @@ class Poller:
 
     def start(self) -> None:
         """Begin to take runs."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="ironflow-poller")
+        self._task = begin(self._run(), name="ironflow-poller")
 
     async def stop(self, patience: float) -> None:
         """Ask for nothing more; what was handed out already may enter within so many seconds."""
@@ -115,7 +116,7 @@ class Poller:
             self.worker.spawn(self._port.unreserve(back))
         if not heads:
             return
-        taking = asyncio.get_running_loop().create_task(self._take(heads))
+        taking = begin(self._take(heads))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
         await asyncio.sleep(0)  # it counts the slots as taken before the next question counts the free ones

@@ -25,6 +25,7 @@ from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
+from ironflow.tasks import begin
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 from ironflow.worker.session import PROCESS_ID, REGISTER_AGAIN_S, lock_folder, new_session_id
@@ -79,6 +80,8 @@ class RemoteSession:
         self.lock: evidence.SessionLock | None = None
         self._alone = alone
         self._supervised = supervised
+        #: the session that the supervisor was told of last
+        self._announced = ""
         # Whose runs they are, the server knows from the key; here the scope is not told apart.
         self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
         self._port = port
@@ -113,11 +116,13 @@ class RemoteSession:
         """Lock, register, and begin to renew and to listen."""
         row = self.row
         self.lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
+        row.lock_path = row.lock_device = row.lock_inode = None
         if self.lock is not None:
             row.lock_path = str(self.lock.path)
             row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
-        if self._supervised is not None:
+        if self._supervised is not None and self._announced != row.session_id:
             # Before it is registered: whoever proves our death must know every name we had.
+            self._announced = row.session_id
             self._supervised.announce(row.session_id)
         try:
             asked_at = time.monotonic()
@@ -133,7 +138,7 @@ class RemoteSession:
         self._port.renewed(asked_at)
         self.registered = True
         self._heartbeat = self._start_heartbeat()
-        self._stream = asyncio.get_running_loop().create_task(self._listen(), name="ironflow-liveness")
+        self._stream = begin(self._listen(), name="ironflow-liveness")
 
     async def _register(self) -> dict[str, Any]:
         row = self.row
@@ -285,8 +290,9 @@ class RemoteSession:
         await self._stop_heartbeat()
         self._unlock()
         pause = REGISTER_AGAIN_S
+        # One name for all tries: an earlier one may have been heard, and the supervisor is to know each name.
+        self.row = self._new_row()
         while not self._closed:
-            self.row = self._new_row()
             try:
                 await self.open()
                 break

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ironflow.model.capacity import SessionRow
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 #: How long the list of workers is taken for true, in seconds. Reading it is a round trip, and a client that starts
 #: hundreds of runs a second would otherwise read it for each.
@@ -47,7 +48,7 @@ class Bell:
         elif self._task is None:
             # One is enough: a reading that is under way rings after it, and so for every start until then.
             # Not by the loop's create_task: an eager one could end before it is kept here, and would be kept for ever.
-            self._task = asyncio.Task(self._read(), loop=asyncio.get_running_loop())
+            self._task = begin(self._read())
 
     def _tell(self) -> None:
         # A notification costs a start on PostgreSQL a third of its time, so it is made only where somebody can hear it.

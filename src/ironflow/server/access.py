@@ -25,6 +25,7 @@ from ironflow.model.key import KeyRow
 from ironflow.model.scope import Scope
 from ironflow.server.keys import hash_of, well_formed
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 _log = logging.getLogger("ironflow.server")
 
@@ -168,7 +169,7 @@ class Access:
         if len(self._noted) >= _MOST:
             self._noted.clear()
         self._noted[key_id] = now
-        task = asyncio.get_running_loop().create_task(self._write(key_id, self._store.now()))
+        task = begin(self._write(key_id, self._store.now()))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 

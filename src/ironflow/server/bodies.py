@@ -13,15 +13,16 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge
+from ironflow.errors import InvalidRequest, MalformedJson
+from ironflow.server.exchange import ClientGone, read_body
 
 M = TypeVar("M", bound=BaseModel)
 
 #: Deepest nesting of a body. Beyond some thousand levels no encoder of another program could read it back.
 DEEPEST = 200
+_TOO_LARGE = "Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_API_BODY_BYTES."
 #: Places that one refusal names at most.
 _MOST_ERRORS = 20
 
@@ -41,41 +42,15 @@ class Json(Response):
             return json.dumps(content, separators=(",", ":"), default=str).encode()
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The whole body.
-
-    Raises:
-        PayloadTooLarge: it has more bytes than the limit, or says that it will have.
-    """
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:18]) > limit:
-        raise _too_large(int(declared[:18]), limit)
-    chunks, size = [], 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(size, limit)
-            chunks.append(chunk)
-    except ClientDisconnect as error:
-        raise MalformedJson("the body broke off") from error
-    return b"".join(chunks)
-
-
-def _too_large(size: int, limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        "the body of the request",
-        size,
-        limit,
-        hint="Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_API_BODY_BYTES.",
-    )
-
-
 def body(model: type[M], *, optional: bool = False) -> Callable[[Request], Awaitable[M]]:
     """A dependency: the body as this model. `optional`: no body means an empty object."""
 
     async def take(request: Request) -> M:
-        content = await read(request, request.app.state.node.settings.max_api_body_bytes)
+        limit = request.app.state.node.settings.max_api_body_bytes
+        try:
+            content = await read_body(request.scope, request.receive, limit, _TOO_LARGE)
+        except ClientGone as error:
+            raise MalformedJson("the body broke off") from error
         if optional and not content.strip():
             content = b"{}"
         try:

@@ -18,6 +18,7 @@ from ironflow.server import problems
 from ironflow.server.access import Caller, worker
 
 _JSON: Final = b"application/json"
+_BODY: Final = "the body of the request"
 #: Entries of a list in one request: no caller may hold the database for longer than so many take.
 MOST_ITEMS: Final = 10_000
 #: Beyond these numbers neither every reader of JSON nor every database is exact.
@@ -145,7 +146,7 @@ async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]
         MalformedJson, InvalidRequest: it is no JSON, or no object.
         ClientGone: the connection broke.
     """
-    content = await _read(scope, receive, most)
+    content = await read_body(scope, receive, most)
     if not content:
         return {}
     try:
@@ -157,10 +158,16 @@ async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]
     return found
 
 
-async def _read(scope: Scope, receive: Receive, most: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send less in one request.") -> bytes:
+    """The whole body of a request. One that says it is too large is not read at all.
+
+    Raises:
+        PayloadTooLarge: it is larger than `most` bytes; the rest is not read. `hint` says what to do.
+        ClientGone: the connection broke.
+    """
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > most:
-            raise _too_large(int(value), most)
+        if name == b"content-length" and value.isdigit() and int(value[:18]) > most:
+            raise PayloadTooLarge(_BODY, int(value[:18]), most, hint=hint)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -170,14 +177,10 @@ async def _read(scope: Scope, receive: Receive, most: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > most:
-            raise _too_large(size, most)
+            raise PayloadTooLarge(_BODY, size, most, hint=hint)
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _too_large(size: int, most: int) -> PayloadTooLarge:
-    return PayloadTooLarge("the body of the request", size, most, hint="Send less in one request.")
 
 
 def _text(value: object, name: str) -> str:

@@ -23,6 +23,7 @@ from ironflow.model.journal import Event
 from ironflow.model.routing import Serves
 from ironflow.server.sessions import Known
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.server")
 
@@ -89,7 +90,7 @@ class Hub:
 
     def start(self) -> None:
         """Begin to match, in a task of the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="ironflow-hub")
+        self._task = begin(self._run(), name="ironflow-hub")
 
     def refuse(self) -> None:
         """Hand out nothing more: every held poll is answered now, with nothing. New ones are refused."""

@@ -20,6 +20,7 @@ from ironflow.model.ids import check_text
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import DEFAULT, Scope, check_scope
 from ironflow.model.transition import Audit
+from ironflow.store.base import Store
 
 #: What a key of each kind begins with: a key that lies where it should not is known at sight, by scanners, too.
 PREFIXES: Final = {kinds.ORG: "ifkey_", kinds.PLATFORM: "ifplatform_", kinds.WORKER: "ifworker_"}
@@ -33,7 +34,7 @@ _BYTES: Final = 32
 _LENGTH: Final = 43
 _FORM: Final = re.compile(rf"(?:{'|'.join(PREFIXES.values())})[0-9A-Za-z]{{{_LENGTH}}}", re.ASCII)
 #: Most workflows that a worker's key is bound to.
-_MOST_WORKFLOWS: Final = 1_000
+MOST_WORKFLOWS: Final = 1_000
 
 
 def issue(
@@ -84,6 +85,25 @@ def issue(
     return row, secret
 
 
+async def make(
+    store: Store,
+    kind: str,
+    name: str,
+    *,
+    by: str,
+    scope: Scope = DEFAULT,
+    role: str | None = None,
+    workflows: Sequence[str] | None = None,
+    expires_at: int | None = None,
+) -> tuple[KeyRow, str]:
+    """Issue a key, store its row, and record who made it. For the arguments and errors, see `issue`."""
+    row, secret = issue(
+        kind, name, now=store.now(), by=by, scope=scope, role=role, workflows=workflows, expires_at=expires_at
+    )
+    await store.add_key(row, audit_of(row))
+    return row, secret
+
+
 def _check(kind: str, name: str, role: str | None, workflows: Sequence[str] | None) -> None:
     check_text(name, "the name of a key")
     if kind not in PREFIXES:
@@ -115,9 +135,9 @@ def well_formed(text: str) -> bool:
 def _bound(workflows: Sequence[str] | None) -> str | None:
     if workflows is None:
         return None
-    if not workflows or len(workflows) > _MOST_WORKFLOWS:
+    if not workflows or len(workflows) > MOST_WORKFLOWS:
         raise InvalidInput(
-            f"a worker key is bound to 1 to {_MOST_WORKFLOWS:,} workflows, not {len(workflows)}",
+            f"a worker key is bound to 1 to {MOST_WORKFLOWS:,} workflows, not {len(workflows)}",
             hint="Leave the workflows out for a key that serves any.",
         )
     for one in workflows:

@@ -7,18 +7,17 @@ wakes its own hub and tells the others. What such a word would have told, each f
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Final
 
 from ironflow.config import Settings
 from ironflow.loops.alarm import Alarm
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Loop, Report
 from ironflow.loops.stale_claims import StaleClaims
+from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
 from ironflow.loops.waker import Waker
 from ironflow.model.run import RunRow
 from ironflow.observe.observation import Observation
@@ -28,47 +27,11 @@ from ironflow.server.liveness import Streams
 from ironflow.server.sessions import Known, Sessions
 from ironflow.store.base import Store
 
-log = logging.getLogger("ironflow.server")
-
-#: How often the sessions are read again; new ones announce themselves, so this finds what was lost.
-LOOK_AROUND_MS: Final = 1_000
 #: A loop counts as alive if it made a pass within so many of its intervals, and within this time at least, seconds.
 ALIVE_INTERVALS, ALIVE_S = 3, 10.0
 
 #: Told which runs have new events.
 Reader = Callable[[Collection[str]], None]
-
-
-class Passes:
-    """A loop whose findings wake this node, and which remembers when it last made a pass."""
-
-    def __init__(self, loop: Loop, found: Callable[[Report], None]) -> None:
-        self.name = loop.name
-        self.at: float | None = None
-        self._loop = loop
-        self._found = found
-
-    async def run_once(self) -> Report:
-        """One pass of the loop."""
-        report = await self._loop.run_once()
-        self.at = time.monotonic()
-        if report.counts:
-            self._found(report)
-        return report
-
-
-class Neighbours:
-    """Keeps the view of the sessions current; see `Node.look_around`."""
-
-    name = "neighbours"
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    async def run_once(self) -> Report:
-        """Look once."""
-        await self._node.look_around()
-        return Report()
 
 
 class Node:
@@ -82,7 +45,6 @@ class Node:
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self.name = f"node-{secrets.token_hex(6)}"
         self.sessions = Sessions(store)
         self.hub = Hub(store, settings)
         self.streams = Streams(store)
@@ -94,18 +56,19 @@ class Node:
         #: by what this node is watched
         self.observation: Observation | None = None
         self._readers: list[Reader] = []
-        self._passes: list[Passes] = []
+        self._passes: list[Telling] = []
         self._drivers: list[Driver] = []
         self._scanning = self._drive(self.scanner, settings.recovery_interval_ms, self._recovered)
-        waking = self._drive(Waker(store, self.name), settings.waker_interval_ms, lambda report: self.hub.told())
+        waker = Waker(store, f"node-{secrets.token_hex(6)}")
+        waking = self._drive(waker, settings.waker_interval_ms, lambda report: self.hub.told())
         self.alarm = Alarm(store, waking, settings.waker_interval_ms)
         reset = settings.stale_claim_recovery_interval_ms
         self._drive(StaleClaims(store, settings), reset, lambda report: self.alarm.expect(0))
-        self._looking = self._drive(Neighbours(self), LOOK_AROUND_MS, lambda report: None)
+        self._looking = self._drive(Neighbours(self.look_around), LOOK_AROUND_MS, lambda report: None)
         self._started_at = time.monotonic()
 
     def _drive(self, loop: Loop, interval_ms: int, found: Callable[[Report], None]) -> Driver:
-        passes = Passes(loop, found)
+        passes = Telling(loop, found)
         self._passes.append(passes)
         driver = Driver(passes, interval_ms)
         self._drivers.append(driver)
@@ -178,10 +141,6 @@ class Node:
         """Something will want attention at this time, ms."""
         self.alarm.expect(at)
 
-    def wake(self) -> None:
-        """Look for work now."""
-        self.hub.told()
-
     def changed(self, run_id: str) -> None:
         """Somebody changed this run from outside, and the store has told the other processes: tell our own workers."""
         self.streams.check(run_id)
@@ -194,10 +153,9 @@ class Node:
         for reader in self._readers:
             reader(run_ids)
 
-    def follow(self, reader: Reader) -> Callable[[], None]:
-        """Be told whenever journals grew here. Returns what ends it."""
+    def follow(self, reader: Reader) -> None:
+        """Tell this reader whenever journals grew here."""
         self._readers.append(reader)
-        return lambda: self._readers.remove(reader) if reader in self._readers else None
 
     def tell(self, topic: str) -> None:
         """Tell the other processes."""

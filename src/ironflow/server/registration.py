@@ -37,9 +37,8 @@ def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) 
     if caller.workflows is not None and not serves.workflows.keys() <= caller.workflows:
         other = min(serves.workflows.keys() - caller.workflows)
         raise Forbidden(f"this key is bound to other workflows than {other}")
-    session_id, worker_id = ask.text("session_id"), ask.text("worker_id")
-    check_text(session_id, "session_id")
-    check_text(worker_id, "worker_id")
+    session_id = check_text(ask.text("session_id"), "session_id")
+    worker_id = check_text(ask.text("worker_id"), "worker_id")
     slots = ask.count("slots", MOST_SLOTS)
     path, device, inode = _lock(ask.body.get("lock"), session_id)
     return SessionRow(
@@ -92,11 +91,9 @@ def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
     for one in found:
         if not isinstance(one, dict):
             raise InvalidRequest("a workflow must be an object", hint="")
-        name, version, definition = one.get("name"), one.get("version"), one.get("definition")
-        check_text(name, "the name of a workflow")
-        check_text(version, "the version of a workflow", LONGEST_VERSION)
-        assert isinstance(name, str)
-        assert isinstance(version, str)
+        name = check_text(one.get("name"), "the name of a workflow")
+        version, definition = one.get("version"), one.get("definition")
+        version = check_text(version, "the version of a workflow", LONGEST_VERSION)
         if caller.workflows is not None and name not in caller.workflows:
             raise Forbidden(f"this key is bound to other workflows than {name}")
         tags = join_tags(tags_of(texts(one.get("worker_tags") or (), f"the tags of {name}")))

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 from ironflow.engine import views
 from ironflow.engine.why import Hold
-from ironflow.model import ids
+from ironflow.model import ids, scope
 from ironflow.model import journal as j
 from ironflow.model import key as kinds
 from ironflow.model import run as runs
@@ -24,12 +24,14 @@ from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.fold import StepView, Try
 from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
+from ironflow.server import paging
+from ironflow.server.keys import MOST_WORKFLOWS
 
 #: Rows on a page unless the caller says otherwise, and at most.
 PAGE, LARGEST_PAGE = 50, 500
 
 Name = Annotated[str, Field(min_length=1, max_length=ids.LONGEST_NAME)]
-Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/=-]{1,64}$")]
+Tag = Annotated[str, Field(pattern=f"^{ids.TAG_FORM}$")]
 
 
 def _written(value: Any) -> Any:
@@ -43,7 +45,7 @@ def _written(value: Any) -> Any:
 Moment = Annotated[
     AwareDatetime, Field(strict=False, description="ISO 8601 with a time zone."), BeforeValidator(_written)
 ]
-_SCOPE = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
+_SCOPE = Annotated[str, Field(pattern=f"^{scope.FORM}$")]
 
 
 class Request(BaseModel):
@@ -108,12 +110,14 @@ class KeyCreate(Request):
     """A key to make. `org` and `environment` are a platform key's to choose; others make keys for their own."""
 
     name: Name
-    kind: Literal["org", "platform", "worker"] = "org"
-    role: Literal["admin", "developer", "viewer"] | None = Field(None, description="Of an `org` key, and only of one.")
+    kind: Literal[kinds.ORG, kinds.PLATFORM, kinds.WORKER] = kinds.ORG  # type: ignore[valid-type]
+    role: Literal[kinds.ROLES] | None = Field(  # type: ignore[valid-type]
+        None, description="Of an `org` key, and only of one."
+    )
     org: _SCOPE | None = None
     environment: _SCOPE | None = None
     workflows: list[Name] | None = Field(
-        None, min_length=1, max_length=1_000, description="What a `worker` key is bound to; any if left out."
+        None, min_length=1, max_length=MOST_WORKFLOWS, description="What a `worker` key is bound to; any if left out."
     )
     expires_at: Moment | None = None
 
@@ -124,7 +128,7 @@ class PageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(PAGE, ge=1, le=LARGEST_PAGE)
-    cursor: Annotated[str, Field(max_length=2_000)] | None = Field(
+    cursor: Annotated[str, Field(max_length=paging.LONGEST)] | None = Field(
         None, description="What the page before answered as `next`."
     )
 
@@ -352,7 +356,3 @@ class Problem(BaseModel):
     detail: str
     hint: str | None
     details: dict[str, Any]
-
-
-#: The kinds and roles of the forms above are those of the model.
-assert set(kinds.KINDS) == {"org", "platform", "worker"}

@@ -25,6 +25,7 @@ from ironflow.server.access import Access
 from ironflow.server.app import create_app, refuse
 from ironflow.server.node import Node
 from ironflow.store import connect
+from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.server")
 
@@ -94,7 +95,7 @@ async def serving(
         app = create_app(node, access, observation)
         server = _Server(_config(app))
         await node.start()
-        task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="ironflow-http")
+        task = begin(server.serve(sockets=[listener]), name="ironflow-http")
         try:
             listens = asyncio.ensure_future(server.listens.wait())
             await asyncio.wait({listens, task}, return_when=asyncio.FIRST_COMPLETED)

@@ -15,6 +15,7 @@ from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.routing import Serves
 from ironflow.model.scope import Scope
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 #: How old a view may be before it is renewed, seconds.
 FRESH_S: Final = 1.0
@@ -66,10 +67,6 @@ class Sessions:
             raise unknown(session_id)
         return found
 
-    def here(self, session_id: str) -> bool:
-        """Whether the last look saw this session."""
-        return session_id in self._known
-
     def add(self, row: SessionRow) -> Known:
         """A session that was just registered through this node."""
         found = self._known[row.session_id] = Known(row)
@@ -86,7 +83,7 @@ class Sessions:
     async def refresh(self) -> None:
         """Read all sessions; callers of one moment share the look."""
         if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading = begin(self._read())
             self._reading.add_done_callback(self._done)
         await asyncio.shield(self._reading)
 

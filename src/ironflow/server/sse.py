@@ -19,6 +19,7 @@ from ironflow.engine import views
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 from ironflow.store.base import Store
+from ironflow.tasks import begin
 
 _log = logging.getLogger("ironflow.server")
 
@@ -111,7 +112,7 @@ class Tail:
         if self.closed:
             reader.end()
         elif self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._follow(), name="ironflow-tail")
+            self._task = begin(self._follow(), name="ironflow-tail")
         return reader
 
     def leave(self, reader: Reader) -> None:

@@ -341,11 +341,8 @@ class Store(Protocol):
         """The keys of an organisation (None: all there are), oldest first; revoked ones, too."""
         ...
 
-    async def revoke_key(self, key_id: str, actor: str, org: str | None = None) -> bool:
-        """Take a key back, with an audit entry. `org` given: only if it is that organisation's.
-
-        Returns False where there was nothing to take back.
-        """
+    async def revoke_key(self, key_id: str, actor: str) -> bool:
+        """Take a key back, with an audit entry. Returns False where there was nothing to take back."""
         ...
 
     async def used_keys(self, used: Mapping[str, int]) -> None:

@@ -35,6 +35,7 @@ from ironflow.store.postgres_link import (
     translated,
     unreachable,
 )
+from ironflow.tasks import begin
 
 #: How often a deadlock or a serialization failure is met with the same batch again.
 TRIES = 5
@@ -145,7 +146,7 @@ class Batcher:
             if not wake.done():
                 wake.set_result(None)
         elif self._task is None:
-            self._task = loop.create_task(self._work(), name="ironflow-commit")
+            self._task = begin(self._work(), name="ironflow-commit")
         return future
 
     async def close(self) -> None:

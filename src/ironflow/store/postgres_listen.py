@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ironflow.store.postgres_link import Address, Connection, Link
+from ironflow.tasks import begin
 
 _logger = logging.getLogger("ironflow.store")
 
@@ -61,7 +62,7 @@ class Wire:
             _logger.debug("cannot listen yet: %s", error)
             self._broken.set()
         if self._listening is None:
-            self._listening = asyncio.get_running_loop().create_task(self._stay(), name="ironflow-listen")
+            self._listening = begin(self._stay(), name="ironflow-listen")
 
     async def _subscribe(self, connection: Connection) -> None:
         await connection.add_listener(self._channel, self._heard)
@@ -106,7 +107,7 @@ class Wire:
         """Tell the others, soon."""
         self._topics[topic] = None
         if self._sending is None:
-            self._sending = asyncio.get_running_loop().create_task(self._flush(), name="ironflow-notify")
+            self._sending = begin(self._flush(), name="ironflow-notify")
 
     async def _flush(self) -> None:
         try:

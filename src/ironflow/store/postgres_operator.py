@@ -56,15 +56,15 @@ class PostgresOperator(PostgresChange):
 
         return await self._change(work)
 
-    async def revoke_key(self, key_id: str, actor: str, org: str | None = None) -> bool:
+    async def revoke_key(self, key_id: str, actor: str) -> bool:
         """See `Store.revoke_key`."""
-        if rows.unheard_of((key_id, org)):
+        if rows.unheard_of((key_id,)):
             return False
 
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
                 now = await self._decider.now(connection)
-                found = await self._execute(connection, "revoke_key", key_id=key_id, org=org, now=now)
+                found = await self._execute(connection, "revoke_key", key_id=key_id, now=now)
                 if found:
                     await self._tell(connection, [rows.revoked(found[0], key_id, actor)], now)
                 return bool(found)

@@ -31,6 +31,7 @@ from ironflow.store.postgres_link import (
     unreachable,
 )
 from ironflow.store.postgres_reads import Readers
+from ironflow.tasks import begin
 
 #: Bodies that run at once in one process; one more waits for a connection.
 CONNECTIONS = 16
@@ -277,7 +278,7 @@ class PostgresTransaction:
             timer.cancel()
 
     def _expire(self) -> None:
-        self._expiry = asyncio.get_running_loop().create_task(self.rollback())
+        self._expiry = begin(self.rollback())
 
 
 def _closed(connection: Connection) -> bool:

@@ -50,13 +50,13 @@ class SqliteOperator(SqliteChange):
 
         return await self._change(work)
 
-    async def revoke_key(self, key_id: str, actor: str, org: str | None = None) -> bool:
+    async def revoke_key(self, key_id: str, actor: str) -> bool:
         """See `Store.revoke_key`."""
-        if rows.unheard_of((key_id, org)):
+        if rows.unheard_of((key_id,)):
             return False
 
         def work(connection: sqlite3.Connection, now: int) -> bool:
-            found = self._execute(connection, "revoke_key", key_id=key_id, org=org, now=now).fetchall()
+            found = self._execute(connection, "revoke_key", key_id=key_id, now=now).fetchall()
             if found:
                 write_audits(connection, [rows.revoked(found[0], key_id, actor)], now)
             return bool(found)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ironflow.errors import OUTAGES
 from ironflow.loops.capacity_scanner import CapacityScanner
-from ironflow.loops.driver import Driver, Loop, Outage, Report
+from ironflow.loops.driver import Driver, Outage
 from ironflow.loops.stale_claims import StaleClaims
+from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
 from ironflow.loops.waker import Waker
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
+from ironflow.tasks import begin
 from ironflow.worker.door import head_of
 from ironflow.worker.session import Session
 
@@ -35,43 +37,10 @@ B = TypeVar("B")
 POLL = 2.0
 #: A loop that never sleeps would starve the bodies it shares a thread with, seconds.
 FLOOR = 0.001
-#: How often the other sessions are read again; new ones announce themselves, so this finds what was lost.
-LOOK_AROUND_MS = 1_000
 #: How far the clock read here and the one of the database may differ, ms.
 CLOCKS_APART_MS = 20
 #: After what is due was left to the waker: when to look at the due times again, ms.
 DUE_AGAIN_MS = 100
-
-
-class Neighbours:
-    """Keeps the view of the other sessions current; see `Session.look_around`."""
-
-    name = "neighbours"
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    async def run_once(self) -> Report:
-        """Look once."""
-        if self.session.registered:
-            await self.session.look_around()
-        return Report()
-
-
-class Telling:
-    """A loop whose findings wake the dispatcher of its own process, too: notifications go to the others only."""
-
-    def __init__(self, loop: Loop, tell: Callable[[], None]) -> None:
-        self.name = loop.name
-        self._loop = loop
-        self._tell = tell
-
-    async def run_once(self) -> Report:
-        """One pass of the loop."""
-        report = await self._loop.run_once()
-        if report.counts:
-            self._tell()
-        return report
 
 
 class Dispatcher:
@@ -84,13 +53,13 @@ class Dispatcher:
         self.store = store
         self.scanner = scanner
         settings, node = worker.settings, session.row.session_id
-        self.waker = Driver(Telling(Waker(store, node), self.wake), settings.waker_interval_ms)
-        stale_claims = Telling(StaleClaims(store, settings), lambda: self.expect(0))
+        self.waker = Driver(Telling(Waker(store, node), lambda report: self.wake()), settings.waker_interval_ms)
+        stale_claims = Telling(StaleClaims(store, settings), lambda report: self.expect(0))
         self.drivers = [
-            Driver(Telling(self.scanner, self.wake), settings.recovery_interval_ms),
+            Driver(Telling(self.scanner, lambda report: self.wake()), settings.recovery_interval_ms),
             Driver(stale_claims, settings.stale_claim_recovery_interval_ms),
             self.waker,
-            Driver(Neighbours(session), LOOK_AROUND_MS),
+            Driver(Neighbours(self._look_around), LOOK_AROUND_MS),
         ]
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
@@ -105,8 +74,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Begin to take runs and drive the loops."""
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._run(), name="ironflow-dispatcher")
+        self._task = begin(self._run(), name="ironflow-dispatcher")
         for driver in self.drivers:
             driver.start()
 
@@ -146,6 +114,10 @@ class Dispatcher:
         if self._due is None or due < self._due:
             self._due = due
             self._kick.set()
+
+    async def _look_around(self) -> None:
+        if self.session.registered:
+            await self.session.look_around()
 
     async def _run(self) -> None:
         while self._task is not None:

@@ -25,6 +25,7 @@ from ironflow.engine.definitions import WorkflowSpec
 from ironflow.errors import OUTAGES
 from ironflow.model import recovery
 from ironflow.model.capacity import RunHead
+from ironflow.tasks import begin
 from ironflow.worker import evidence
 from ironflow.worker.session import lock_folder, new_session_id
 
@@ -107,7 +108,7 @@ class Isolation:
     def start(self, head: RunHead) -> None:
         """Start a child for a reserved run. The slot counts as taken until the child has ended."""
         child = self.children[head.run_id] = Child(head, new_session_id())
-        child.task = asyncio.get_running_loop().create_task(self._run(child))
+        child.task = begin(self._run(child))
 
     async def stop(self, patience: float) -> None:
         """Tell every child to leave within so many seconds; one that does not is ended, and its run given back."""
@@ -161,7 +162,7 @@ class Isolation:
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(self._request(child, place)).encode() + b"\n")
-        keeping = asyncio.get_running_loop().create_task(self._keep(child))
+        keeping = begin(self._keep(child))
         try:
             return await process.wait()
         finally:

@@ -6,7 +6,6 @@ that only passes on would be paid for each time.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,8 +26,6 @@ from ironflow.worker.worker import Worker
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
-
-log = logging.getLogger("ironflow.worker")
 
 
 class LocalPort:

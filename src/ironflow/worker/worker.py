@@ -29,6 +29,7 @@ from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
 from ironflow.observe.seam import Observer
 from ironflow.store.base import LEASE_STALE, Verdict
+from ironflow.tasks import begin
 from ironflow.worker.door import Door
 from ironflow.worker.heartbeat import Held
 from ironflow.worker.isolation import Isolation, Reach
@@ -339,7 +340,7 @@ class Worker:
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine of the worker's own; kept until it ends."""
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = begin(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 

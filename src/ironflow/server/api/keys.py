@@ -36,17 +36,16 @@ async def create(
     node: NodeHere, caller: AdminOrPlatform, given: Annotated[KeyCreate, Depends(body(KeyCreate))]
 ) -> Response:
     """Make a key. What is answered as `key` is shown this once; only its hash is kept."""
-    row, secret = keys.issue(
+    row, secret = await keys.make(
+        node.store,
         given.kind,
         given.name,
-        now=node.store.now(),
         by=caller.actor,
         scope=_scope(caller, given),
         role=given.role,
         workflows=given.workflows,
         expires_at=schemas.ms(given.expires_at),
     )
-    await node.store.add_key(row, keys.audit_of(row))
     return Json({**views.plain(row), "key": secret}, 201)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from ironflow.engine import commands, starting, views
-from ironflow.engine.declared import Declared
 from ironflow.engine.starting import Start
 from ironflow.errors import (
     ConcurrencyConflict,
@@ -27,10 +26,9 @@ from ironflow.errors import (
     WorkflowUnknown,
 )
 from ironflow.model.ids import LONGEST_NAME
-from ironflow.model.run import QUEUED, RunRow
-from ironflow.model.transition import EXISTS
+from ironflow.model.run import QUEUED
 from ironflow.server import paging, schemas
-from ironflow.server.access import Caller, org
+from ironflow.server.access import Caller
 from ironflow.server.api.answers import Admin, Developer, NodeHere, Viewer, errors, folded, page, run_of
 from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.catalogue import Catalogue
@@ -41,8 +39,6 @@ from ironflow.store.base import RunFilter
 router = APIRouter(tags=["runs"])
 
 _BODY = (MalformedJson, PayloadTooLarge)
-#: How often a start is tried whose key was held at one moment and free at the next.
-_TRIES = 10
 
 
 async def create(
@@ -58,7 +54,8 @@ async def create(
     catalogue: Catalogue = request.app.state.catalogue
     declared = await catalogue.declared(caller.scope, given.workflow, stored=given.input_form == "stored")
     spec = declared if given.lane_key is None else declared.in_lane(given.lane_key)
-    row, new = await _created(node, caller, spec, given.input, options)
+    limit = node.settings.max_payload_bytes
+    row, new = await starting.create(node.store, spec, given.input, options, limit, caller.scope)
     if not new:
         return Json(views.created(row, new=False))
     node.started(row, traceparent)
@@ -74,7 +71,8 @@ class _Create(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        caller, given = org("developer"), body(RunStart)
+        # Who may create is said once, in the signature.
+        caller, given = get_args(Developer)[1].dependency, body(RunStart)
 
         async def handle(request: Request) -> Response:
             key = request.headers.get("idempotency-key")
@@ -100,25 +98,6 @@ router.add_api_route(
     openapi_extra=accepts(RunStart),
     route_class_override=_Create,
 )
-
-
-async def _created(node: Node, caller: Caller, spec: Declared, value: Any, options: Start) -> tuple[RunRow, bool]:
-    """The run of a start, and whether it is a new one."""
-    store, left = node.store, _TRIES
-    while True:
-        row, created, lanes = starting.new_run(
-            spec, value, options, store.now(), node.settings.max_payload_bytes, caller.scope
-        )
-        answered = store.submit(starting.queued(row, created, lanes))
-        word = answered if isinstance(answered, str) else await answered
-        if word != EXISTS:
-            return row, True
-        left -= 1
-        try:
-            return await starting.taken_by(store, row, row.input_hash), False
-        except RunNotFound:  # who held the key has ended since it refused this start
-            if not left:
-                raise
 
 
 def _options(given: RunStart, header: str | None) -> Start:

@@ -29,7 +29,7 @@ select {key_columns} from api_keys order by created_at, key_id
 
 -- name: revoke_key
 update api_keys set revoked_at = :now
-where key_id = :key_id and revoked_at is null and (cast(:org as text) is null or org = cast(:org as text))
+where key_id = :key_id and revoked_at is null
 returning org, environment, kind, name
 
 -- ---- deleting a run that has ended: between the pass and its end the journal lets go of its rows
