@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -20,6 +21,7 @@ from tests.remote.kit import client, served
 from tests.remote.processes import running
 from tests.remote.relay import relayed
 
+from ironflow.cli.supervisor import SESSIONS_VARIABLE, supervised
 from ironflow.config import Settings
 from ironflow.model import journal as j
 
@@ -188,3 +190,17 @@ async def test_a_worker_that_cannot_begin_says_why_with_its_exit_code(
     async with served(sqlite_url) as server:
         with running(servers or server.url, key) as process:
             assert await asyncio.to_thread(process.process.wait, 30) == code
+
+
+def test_a_child_does_not_wait_for_a_supervisor_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setenv(SESSIONS_VARIABLE, str(write))
+    by = supervised()
+    assert by is not None
+    telling = threading.Thread(target=lambda: [by.announce("s" * 36) for _ in range(10_000)], daemon=True)
+    telling.start()
+    telling.join(10)
+    assert not telling.is_alive(), "it waits for room in the pipe"
+    assert os.read(read, 37) == b"s" * 36 + b"\n"
+    os.close(read)
+    os.close(write)

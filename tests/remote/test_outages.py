@@ -45,6 +45,25 @@ async def _as_promised(looking: Any, run: Any, recoveries: int = 0) -> None:
     assert (row.state, row.lease_recoveries) == ("completed", recoveries)
 
 
+async def test_a_run_promised_in_an_answer_that_was_lost_need_not_wait_for_the_promise_to_end(store_url: str) -> None:
+    async with (
+        served(store_url, quick(suspect_after_ms=None, reservation_ttl_ms=600_000)) as server,
+        relayed(server.url) as relay,
+        client(store_url, [holds]) as looking,
+        working(relay.url, server.key, [holds]),
+    ):
+        await until(lambda: relay.requests > 0)
+        relay.lose_answer_to("POST /api/v1/worker/poll")
+        first = await looking.start(holds, "x")
+        second = await looking.start(holds, "y")
+        for name in ("x-2", "x-3", "y-2", "y-3"):
+            open_gate(name)
+        for run in (first, second):
+            await run.result(timeout=20)
+            await _as_promised(looking, run)
+        assert relay.lost == 1
+
+
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("lost", ["activation", "append", "end"])
 async def test_an_answer_that_is_lost_makes_no_event_twice(store_url: str, lost: str) -> None:

@@ -45,6 +45,19 @@ async def test_a_run_is_taken_executed_and_ended(here: Served) -> None:
     assert owner["kinds"] == ["run_started", "run_succeeded", "step_completed"]
 
 
+async def test_a_promise_whose_answer_was_lost_is_given_anew_and_one_that_arrived_is_kept(here: Served) -> None:
+    worker = await here.worker()
+    await here.start()
+    [first] = await worker.poll(1)
+    asked = {"session_id": worker.session_id, "credits": 1, "wait_ms": 0, "again": True}
+    assert (await worker.ask("POST", "/poll", {**asked, "holding": [first.run_id]}))["assignments"] == []
+    [assignment] = (await worker.ask("POST", "/poll", {**asked, "holding": []}))["assignments"]
+    second = wire.head_from_json(assignment["head"])
+    assert second.run_id == first.run_id
+    assert await worker.take(first) == "lost"
+    assert await worker.take(second) == "applied"
+
+
 async def test_a_run_that_was_not_handed_out_cannot_be_taken(here: Served) -> None:
     worker, thief = await here.worker(), await here.worker()
     await here.start()

@@ -8,7 +8,6 @@ too large is sent again in halves.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,8 +19,6 @@ from ironflow.errors import IronflowError, PayloadTooLarge, ServerError
 from ironflow.model.wire import Item
 from ironflow.remote.connection import PAUSES, Connection
 from ironflow.tasks import begin
-
-log = logging.getLogger("ironflow.worker")
 
 #: Requests under way at once: some are answered while the next one gathers. With one the worker waits for each answer,
 #: with many each carries little; measured with a thousand short runs, three were best.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,6 @@ from ironflow.remote.clock import Clock
 if TYPE_CHECKING:
     import aiohttp
 
-log = logging.getLogger("ironflow.worker")
 
 #: Seconds before each further round of tries.
 PAUSES: Final = (1.0, 2.0, 4.0)
@@ -179,9 +177,8 @@ class Connection:
         content = io.BytesIO(data) if data is not None and len(data) > AT_ONCE else data
         try:
             async with asyncio.timeout(answer_s):
-                async with self._session.request(
-                    method, f"{server}{PREFIX}{path}", params=query, data=content, headers=headers
-                ) as response:
+                asked = {"params": query, "data": content, "headers": headers, "allow_redirects": False}
+                async with self._session.request(method, f"{server}{PREFIX}{path}", **asked) as response:
                     answered, status = await response.read(), response.status
         except TimeoutError as error:
             raise ServerUnreachable(f"{server} did not answer within {answer_s:g} s") from error
@@ -205,7 +202,7 @@ class Connection:
         assert self._streams is not None
         server = self.servers[self._at]
         try:
-            async with self._streams.get(f"{server}{PREFIX}{path}", params=query) as response:
+            async with self._streams.get(f"{server}{PREFIX}{path}", params=query, allow_redirects=False) as response:
                 if response.status >= 400:
                     raise refusal(response.status, parsed(await response.read()), server)
                 async for line in response.content:

@@ -41,6 +41,8 @@ class Poller:
         self.worker = worker
         self._port = port
         self._session = session
+        #: a question was asked, and its answer never came
+        self._unanswered = False
         self._kick = asyncio.Event()
         self._outage = Outage(log, "a look for work")
         self._taking: set[asyncio.Task[None]] = set()
@@ -98,9 +100,22 @@ class Poller:
                     await self._hand_over(session_id, assignments)
 
     async def _ask(self, session_id: str, free: int) -> list[Any]:
-        body = {"session_id": session_id, "credits": free, "wait_ms": WAIT_MS}
+        connection = self._port.connection
+
+        def body(again: bool) -> bytes:
+            asked: dict[str, Any] = {"session_id": session_id, "credits": free, "wait_ms": WAIT_MS}
+            if again or self._unanswered:
+                # Runs may have been promised in an answer that was lost with its server. Nobody else is given them
+                # before the promise ends, so the server is told which of its promises have arrived.
+                asked |= {"again": True, "holding": [*self.worker.taking, *self.worker.isolation.children]}
+            self._unanswered = True
+            return connection.encoded(asked)
+
         # One round of tries: this loop is its own repetition, and each of its questions counts the slots anew.
-        answer = await self._port.connection.ask("POST", "/poll", body, answer_s=WAIT_MS / 1000 + LATER_S, tries=1)
+        answer = await connection.send(
+            "POST", "/poll", body, answer_s=WAIT_MS / 1000 + LATER_S, goes_on=lambda failed: False
+        )
+        self._unanswered = False
         return list(answer["assignments"])
 
     async def _hand_over(self, session_id: str, assignments: list[Any]) -> None:

@@ -154,6 +154,6 @@ def _submit(submit: Any, change: Transition) -> Any:
 
 def _error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, IronflowError):
-        return {"error": {"code": error.code, "message": error.message}}
+        return {"error": {"code": error.code, "message": error.message, "details": error.details}}
     log.error("a change could not be applied", exc_info=error)
     return {"error": {"code": "INTERNAL_ERROR", "message": "the server failed to apply this change; its log says why"}}

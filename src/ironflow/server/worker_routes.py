@@ -33,6 +33,8 @@ PREFIX: Final = "/api/v1/worker"
 LONGEST_POLL_MS: Final = 25_000
 #: Runs that one poll brings at most.
 MOST_AT_ONCE: Final = 1_000
+#: Rows of the queue that are looked through for the promises of an answer that was lost; what lies beyond runs out.
+MOST_LOOKED_AT: Final = 10_000
 #: Of one journal, and of all journals in one answer: what fits into a page; the rest is read page by page. Characters.
 PAGE_SIZE, ANSWER_SIZE = 1 << 20, 8 << 20
 #: Events looked at for one page.
@@ -170,8 +172,18 @@ class WorkerRoutes:
         """Runs for a worker's free slots, as soon as there are any."""
         session = await self._known(ask)
         free, wait_ms = ask.count("credits", MOST_AT_ONCE), ask.count("wait_ms", LONGEST_POLL_MS)
+        if ask.body.get("again") is True:
+            await self._take_back(session.row.session_id, set(map(str, ask.entries("holding"))))
         assignments = await _unless_gone(ask, self._node.hub.poll(session, free, wait_ms / 1000))
         return self._said(assignments=_paged(assignments))
+
+    async def _take_back(self, session_id: str, holding: set[str]) -> None:
+        """The answer to a poll was lost: what it promised is nobody's, and goes to whoever asks next."""
+        promised = [row for row in await self._store.queue(MOST_LOOKED_AT) if row.reserved_by == session_id]
+        lost = [(row.run_id, row.reservation_token) for row in promised if row.run_id not in holding]
+        await self._store.unreserve([(run_id, token) for run_id, token in lost if token is not None])
+        if lost:
+            self._node.queued()
 
     async def transitions(self, ask: Exchange) -> Answer:
         """Changes to runs that this worker takes or owns; an answer for each."""
