@@ -177,7 +177,7 @@ class Connection:
         content = io.BytesIO(data) if data is not None and len(data) > AT_ONCE else data
         try:
             async with asyncio.timeout(answer_s):
-                asked = {"params": query, "data": content, "headers": headers, "allow_redirects": False}
+                asked: dict[str, Any] = {"params": query, "data": content, "headers": headers, "allow_redirects": False}
                 async with self._session.request(method, f"{server}{PREFIX}{path}", **asked) as response:
                     answered, status = await response.read(), response.status
         except TimeoutError as error:
