@@ -33,7 +33,7 @@ class Process:
         assert self.process.stdout is not None
         text = await asyncio.to_thread(self.process.stdout.readline)
         if not text:
-            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
+            raise RuntimeError(f"{self.process.args!r} ended with {self.process.wait()}")
         found: dict[str, Any] = json.loads(text)
         return found
 

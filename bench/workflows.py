@@ -50,16 +50,4 @@ async def sprinter(ctx: Context) -> None:
     await started(ctx.run_id)
 
 
-@ironflow.step
-async def clock() -> float:
-    """The time at its first line, for a bench in another process of this host."""
-    return time.time()
-
-
-@ironflow.workflow
-async def stamped(ctx: Context) -> float:
-    """When its one step began."""
-    return await clock()
-
-
-ALL: list[Workflow[Any, Any]] = [chain, sleeper, sprinter, stamped]
+ALL: list[Workflow[Any, Any]] = [chain, sleeper, sprinter]
