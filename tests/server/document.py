@@ -31,7 +31,7 @@ def operations() -> list[Operation]:
             method.upper(),
             path.removeprefix(PREFIX),
             {status: one["description"] for status, one in operation["responses"].items()},
-            operation["security"][0]["key"],
+            [role for entry in operation["security"] for role in entry["key"]],
         )
         for path, methods in document(routes())["paths"].items()
         for method, operation in methods.items()

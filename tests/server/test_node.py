@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -147,6 +148,35 @@ async def test_a_renewal_that_fails_is_the_answer_of_its_own_worker(sqlite: Stor
         await one.close()
         with pytest.raises(ServerStopping):
             await one.beat("nobody", 1_000, 1_000, 0, [])
+
+
+async def test_a_heartbeat_from_before_the_break_does_not_take_the_suspicion_away(
+    on_sqlite: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, node = await on_sqlite.worker(), on_sqlite.node
+    heart, may_end = on_sqlite.store.heart, threading.Event()
+
+    class Late:
+        def __init__(self) -> None:
+            self.real = heart()
+
+        def beat(self, *arguments: Any) -> Any:
+            may_end.wait(10)
+            return self.real.beat(*arguments)
+
+        def close(self) -> None:
+            self.real.close()
+
+    monkeypatch.setattr(on_sqlite.store, "heart", Late)
+    stream = node.streams.open(worker.session_id)
+    beating = asyncio.ensure_future(worker.heartbeat())
+    await until(lambda: node.hearts.busy(worker.session_id))
+    ending = asyncio.ensure_future(node.streams.ended(stream))
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(beating, ending)
+    [session] = await on_sqlite.store.sessions()
+    assert session.suspect_since is not None
 
 
 async def test_a_stream_whose_worker_does_not_read_is_ended(on_sqlite: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ class Hearts:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._closed = False
+        self._under_way: dict[str, set[asyncio.Future[Any]]] = {}
         count = 1 if store.dialect == "sqlite" else THREADS
         self._threads = [
             threading.Thread(target=self._work, name=f"ironflow-heart-{n}", daemon=True) for n in range(count)
@@ -41,13 +42,31 @@ class Hearts:
         for thread in self._threads:
             thread.start()
 
-    async def beat(self, *arguments: Any) -> Any:
+    async def beat(self, session_id: str, *arguments: Any) -> Any:
         """See `Heart.beat`."""
         if self._closed:
             raise ServerStopping()
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._jobs.put((arguments, answer))
-        return await answer
+        under_way = self._under_way.setdefault(session_id, set())
+        under_way.add(answer)
+        self._jobs.put(((session_id, *arguments), answer))
+        try:
+            return await answer
+        finally:
+            under_way.discard(answer)
+            if not under_way and self._under_way.get(session_id) is under_way:
+                del self._under_way[session_id]
+
+    def busy(self, session_id: str) -> bool:
+        """Whether a renewal of this session is under way."""
+        return session_id in self._under_way
+
+    async def settled(self, session_id: str) -> None:
+        """Wait until no renewal of this session is under way: one that was sent before its connection broke must not
+        take away the suspicion that follows from the break.
+        """
+        if under_way := self._under_way.get(session_id):
+            await asyncio.wait(set(under_way))
 
     async def close(self) -> None:
         """Answer what was asked, and end the threads."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from ironflow.store.base import Store
@@ -68,10 +68,16 @@ class Stream:
 
 
 class Streams:
-    """The streams that are open on this node."""
+    """The streams that are open on this node.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: where a suspicion is written.
+        settled: waits until no heartbeat of a session is under way here.
+    """
+
+    def __init__(self, store: Store, settled: Callable[[str], Awaitable[None]]) -> None:
         self._store = store
+        self._settled = settled
         self._open: dict[str, set[Stream]] = {}
         self._closed = False
 
@@ -92,6 +98,7 @@ class Streams:
         self._open.pop(stream.session_id, None)
         if stream.closed:
             return
+        await self._settled(stream.session_id)
         try:
             if await self._store.suspect(stream.session_id):
                 log.info("session %s lost its connection; it is given a while to come back", stream.session_id)

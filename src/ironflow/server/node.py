@@ -47,8 +47,8 @@ class Node:
         self.settings = settings
         self.sessions = Sessions(store)
         self.hub = Hub(store, settings)
-        self.streams = Streams(store)
         self.hearts = Hearts(store)
+        self.streams = Streams(store, self.hearts.settled)
         self.scanner = CapacityScanner(store, settings, time.monotonic)
         #: where this node hears others, for those who tell by address
         self.wake_address: str | None = None

@@ -70,7 +70,9 @@ class RunStart(Request):
     )
     id: Name | None = Field(None, description="The run's id; starting an id again gives the run that has it.")
     idempotency_key: Name | None = Field(
-        None, description="The same key and input give the same run. The header Idempotency-Key means the same."
+        None,
+        description="The same key and input give the same run, for as long as it is kept and whatever else is asked. "
+        "The header Idempotency-Key means the same; two that differ are refused.",
     )
     concurrency_key: Name | None = Field(None, description="Refused while a live run holds it.")
     # Its bounds are the engine's to check, whose refusal has a code of its own.
@@ -264,8 +266,8 @@ class Steered(BaseModel):
     """What became of a command."""
 
     run_id: str
-    changed: bool
-    state: str | None
+    changed: bool = Field(description="False if the run was already as the command would have it.")
+    state: str | None = Field(description="The run's state now; null if it was deleted meanwhile.")
 
 
 class WorkflowOut(BaseModel):

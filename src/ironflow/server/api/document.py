@@ -19,8 +19,20 @@ _FOREIGN = ("HTTPValidationError", "ValidationError")
 _DESCRIPTION = """\
 Runs, workflows, capacity, audit and keys of an Ironflow server.
 
-Every request carries an API key: `Authorization: Bearer …`. A refusal is a problem document (RFC 9457) with a stable
-`code`. Lists are read page by page: pass `next` back as `cursor`, with the same filters, until it is null.
+Every request carries an API key: `Authorization: Bearer …`. `security` names the roles of which a key needs one; an
+admin may do what a developer may, and a developer what a viewer may. Keys of workers are refused here.
+
+A refusal is a problem document (RFC 9457) with a stable `code`; an unknown path is a 404 with the code `NOT_FOUND`, and
+a method that a path does not have a 405 with `METHOD_NOT_ALLOWED`. Bodies are JSON, whatever their media type says, of
+at most 2 MiB unless the server is set otherwise; the 413 names the limit.
+
+Lists are read page by page: pass `next` back as `cursor`, with the same filters (`limit` may change), until it is null.
+Times are there twice: `x_at_ms` in milliseconds since 1970 and `x_at` in ISO 8601, UTC. An id in a path may hold any
+printable character; percent-encode it.
+
+A run's `state`: `pending` and `retrying` wait in the queue, `running` executes, `sleeping`, `waiting` and
+`awaiting_approval` wait without holding a worker, `paused` waits for a person, `cancelling` undoes its steps. It has
+ended as `completed`, as `warning` (completed, with something to look at), as `failed` or as `cancelled`.
 """
 
 
@@ -31,6 +43,10 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         for operation in path.values():
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _given(parameter["schema"])
+            if "security" in operation:
+                # One entry per role: whoever reads the document takes a list of roles for "all of these".
+                asked = [pair for entry in operation["security"] for pair in entry.items()]
+                operation["security"] = [{scheme: [role]} for scheme, roles in asked for role in roles]
             responses = operation.get("responses", {})
             responses.pop("422", None)
             for status, response in responses.items():

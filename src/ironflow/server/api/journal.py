@@ -86,8 +86,15 @@ async def _events(node: Node, run_id: str, after: int, limit: int) -> tuple[list
     responses={
         **errors(RunNotFound, InvalidCursor),
         200: {
-            "description": "Server-sent events: one per event of the journal, its `id` the seq, its `data` the event.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "description": "Server-sent events without an `event` field: one per event of the journal, its `id` the "
+            "seq, its `data` the event as JSON (the schema `EventOut`). The first frame only sets `retry`; while "
+            "nothing happens there is a comment every 15 s. The stream ends behind the event that ends the run.",
+            "content": {
+                "text/event-stream": {
+                    "schema": {"type": "string"},
+                    "example": 'retry: 1000\n\nid: 1\ndata: {"seq":1,"kind":"run_created"}\n\n: keep-alive\n\n',
+                }
+            },
         },
         204: {"description": "The run has ended, and nothing follows: do not connect again."},
     },
@@ -103,7 +110,8 @@ async def events(
     """Follow a run: what its journal holds already, then each event as it is committed, until the run ends.
 
     A stream that broke is taken up again, on any node, with the header `Last-Event-ID`, which browsers send by
-    themselves, or with `after`. No event is missed and none comes twice.
+    themselves, or with `after`; both are the seq of the last event that arrived, and the header goes before the query.
+    No event is missed and none comes twice. A seq that this run's journal does not hold is refused.
     """
     row = await run_of(node, caller, run_id)
     after = _place(last_event_id, query.after)
