@@ -74,7 +74,7 @@ async def test_an_earlier_time_that_is_told_moves_the_alarm_forward(noted: tuple
     alarm, loop, store = noted
     await later(store, 60_000, "late")
     alarm.start()
-    await asyncio.sleep(0.1)  # it sleeps towards the late one by now; if not yet, it is told all the same
+    await until(lambda: alarm._due)  # it sleeps towards the late one
     due = await later(store, 200, "soon")
     alarm.expect(due)
     await until(lambda: loop.at, patience=1.5)  # asking again by itself comes after two seconds

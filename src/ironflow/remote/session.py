@@ -28,7 +28,7 @@ from ironflow.model.scope import DEFAULT
 from ironflow.tasks import begin
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
-from ironflow.worker.session import PROCESS_ID, REGISTER_AGAIN_S, lock_folder, new_session_id
+from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -92,34 +92,17 @@ class RemoteSession:
         self._closed = False
 
     def _new_row(self, session_id: str | None = None) -> SessionRow:
-        slots = self.worker.settings.concurrency
-        return SessionRow(
-            session_id=session_id or new_session_id(),
-            worker_id=self.worker_id,
-            host=evidence.host_name(),
-            boot_id=evidence.boot_id(),
-            pid=os.getpid(),
-            process_id=PROCESS_ID,
-            routes="",
-            slots=slots,
-            credits=slots,
-            started_at=0,
-            heartbeat_at=0,
-            expires_at=0,
-            kind=HTTP,
-            supervisor=self._supervised.name if self._supervised is not None else None,
-        )
+        row = row_of_this_process(session_id, self.worker_id, self.worker.settings.concurrency)
+        row.kind = HTTP
+        row.supervisor = self._supervised.name if self._supervised is not None else None
+        return row
 
     # ---- life
 
     async def open(self) -> None:
         """Lock, register, and begin to renew and to listen."""
         row = self.row
-        self.lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
-        row.lock_path = row.lock_device = row.lock_inode = None
-        if self.lock is not None:
-            row.lock_path = str(self.lock.path)
-            row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
+        self.lock = lock_of(row)
         if self._supervised is not None and self._announced != row.session_id:
             # Before it is registered: whoever proves our death must know every name we had.
             self._announced = row.session_id

@@ -47,6 +47,33 @@ def new_session_id() -> str:
     return f"{PROCESS_ID}-{secrets.token_hex(4)}"
 
 
+def row_of_this_process(session_id: str | None, worker_id: str, slots: int) -> SessionRow:
+    """The row of a worker in this process, without its times; no id makes a new one."""
+    return SessionRow(
+        session_id=session_id or new_session_id(),
+        worker_id=worker_id,
+        host=evidence.host_name(),
+        boot_id=evidence.boot_id(),
+        pid=os.getpid(),
+        process_id=PROCESS_ID,
+        routes="",
+        slots=slots,
+        credits=slots,
+        started_at=0,
+        heartbeat_at=0,
+        expires_at=0,
+    )
+
+
+def lock_of(row: SessionRow) -> evidence.SessionLock | None:
+    """Take the lock that proves the end of this session, and say in its row where it lies."""
+    lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
+    row.lock_path = row.lock_device = row.lock_inode = None
+    if lock is not None:
+        row.lock_path, row.lock_device, row.lock_inode = str(lock.path), lock.device, lock.inode
+    return lock
+
+
 class Session:
     """See the module's docstring.
 
@@ -89,29 +116,16 @@ class Session:
         self._closed = False
 
     def _new_row(self, session_id: str | None = None) -> SessionRow:
-        now, settings = self.store.now(), self.worker.settings
-        return SessionRow(
-            session_id=session_id or new_session_id(),
-            worker_id=self.worker_id,
-            host=evidence.host_name(),
-            boot_id=evidence.boot_id(),
-            pid=os.getpid(),
-            process_id=PROCESS_ID,
-            routes="",
-            slots=settings.concurrency,
-            credits=settings.concurrency,
-            started_at=now,
-            heartbeat_at=now,
-            expires_at=now + settings.session_ttl_ms,
-        )
+        settings = self.worker.settings
+        row = row_of_this_process(session_id, self.worker_id, settings.concurrency)
+        row.started_at = row.heartbeat_at = self.store.now()
+        row.expires_at = row.started_at + settings.session_ttl_ms
+        return row
 
     async def open(self) -> None:
         """Lock, register, beat, and look at the peers."""
         store, row = self.store, self.row
-        self.lock = evidence.SessionLock.acquire(lock_folder(), row.session_id)
-        if self.lock is not None:
-            row.lock_path = str(self.lock.path)
-            row.lock_device, row.lock_inode = self.lock.device, self.lock.inode
+        self.lock = lock_of(row)
         self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
         if self._serves_queue:
             self.routes = self.serves.routes()
