@@ -28,6 +28,8 @@ import ironflow
 from bench.driving import side_by_side
 from bench.stores import STORES, Place
 from bench.workflows import ALL, chain
+from ironflow import runtime  # noqa: F401  # loaded before the collector is told to look no more at it
+from ironflow.cli import process
 
 STEPS = 5
 
@@ -45,10 +47,10 @@ class Door:
 DOORS = (
     Door("caller: start and result", "ironflow.runtime.engine:Engine", "start"),
     Door("caller: start and result", "ironflow.runtime.engine:Engine", "wait_end"),
-    Door("start: row, input, options", "ironflow.engine.commands", "new_run"),
+    Door("start: row, input, options", "ironflow.engine.starting", "new_run"),
     Door("start: replay and activation", "ironflow.worker.worker:Worker", "start_here"),
     Door("segment: what is left to do", "ironflow.engine.segment:Segment", "_drive"),
-    Door("segment: the transition", "ironflow.engine.segment:Segment", "_commit"),
+    Door("segment: the transition", "ironflow.engine.segment:Segment", "_submit"),
     Door("segment: carrying out", "ironflow.engine.segment:Segment", "_carry_out"),
     Door("executor: requests to events", "ironflow.engine.execution:Execution", "settle"),
     Door("executor: the end of a body", "ironflow.engine.execution:Execution", "ended"),
@@ -60,7 +62,7 @@ DOORS = (
     Door("SQLite: lone commit (loop)", "ironflow.store.sqlite_writer:SqliteWriter", "try_commit"),
     Door("SQLite: group commit (thread)", "ironflow.store.sqlite_writer:SqliteWriter", "commit"),
     Door("PostgreSQL: hand-over", "ironflow.store.postgres:PostgresStore", "submit"),
-    Door("PostgreSQL: batches, driver", "ironflow.store.postgres_commit:Committer", "_write"),
+    Door("PostgreSQL: batches, driver", "ironflow.store.postgres_commit:Batcher", "_write"),
 )
 
 
@@ -203,4 +205,6 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(sys.argv[1:])))
+    process.relax_collector()
+    with asyncio.Runner(loop_factory=process.fast_loop()) as runner:
+        runner.run(main(arguments(sys.argv[1:])))

@@ -64,7 +64,7 @@ def markdown(rows: Iterable[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def machine(versions: Sequence[str], *, uvloop: bool) -> str:
+def machine(versions: Sequence[str], *, uvloop: bool, share: float) -> str:
     """When and on what it was measured, in one line."""
     loop = "uvloop" if uvloop else "asyncio's own loop"
     parts = [
@@ -72,6 +72,7 @@ def machine(versions: Sequence[str], *, uvloop: bool) -> str:
         f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()})",
         f"Python {platform.python_version()}, {loop}",
         *versions,
+        *([f"{share:g} of the load"] if share < 1 else []),
     ]
     return " · ".join(parts)
 

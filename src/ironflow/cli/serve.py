@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ironflow.cli import exits, output
+from ironflow.cli import exits, output, process
 from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.cli.database import actor as user
 from ironflow.errors import ConfigError, ServerError
@@ -53,16 +53,7 @@ def serve(
 
         return await _serve(settings, load_all(app) if app else {}, dev=dev, as_json=as_json)
 
-    answer(command, as_json=as_json, loop_factory=_fast_loop())
-
-
-def _fast_loop() -> Any:
-    """The loop of uvloop where it is installed; None means asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    answer(command, as_json=as_json, loop_factory=process.fast_loop())
 
 
 def _only_this_host(host: str) -> None:
@@ -103,6 +94,7 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
                 )
             facts = {"event": "ready", "url": _url(listener.getsockname()), "database": node.store.name}
             facts |= await _dev_keys(node.store) if dev else {}
+            process.relax_collector()
             _say_ready({**facts, "workflows": sorted(workflows)}, as_json=as_json)
             await signals.wait(1)
             node.refuse()  # before the drain, which may take long: workers go to another node meanwhile

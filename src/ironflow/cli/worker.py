@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import exits, output, times
+from ironflow.cli import exits, output, process, times
 from ironflow.cli.backend import KeyFileOption
 from ironflow.cli.database import DbOption, answer, settings_for
 from ironflow.cli.run import ConcurrencyOption
@@ -103,7 +103,8 @@ def worker(
             opened = _on_database(settings, workflows, worker_id, tags)
         return await _work(opened, settings, sorted(workflows), as_json=json)
 
-    answer(command, as_json=json)
+    # The supervisor only waits for its children.
+    answer(command, as_json=json, loop_factory=process.fast_loop() if processes is None else None)
 
 
 # ---- where it works
@@ -231,6 +232,7 @@ async def _work(opened: Any, settings: Settings, names: list[str], *, as_json: b
             if worker is None:
                 output.tell({"event": "stopped", "orderly": True}, "stopped before it began", as_json=as_json)
                 return exits.OK
+            process.relax_collector()
             _say_ready(worker, names, as_json=as_json)
             await _until_told(worker, signals)
             name, held = worker.session.worker_id, len(worker.segments)

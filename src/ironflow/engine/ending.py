@@ -16,7 +16,7 @@ from ironflow.engine import undo
 from ironflow.engine.blame import blame
 from ironflow.engine.history import ATTEMPTS_EXHAUSTED
 from ironflow.engine.instance import Raised, Returned
-from ironflow.engine.plan import BACKOFF, CLOSED, ENDED, EXECUTING, PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan
+from ironflow.engine.plan import BACKOFF, ENDED, EXECUTING, PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan
 from ironflow.errors import (
     ConfigError,
     DefinitionError,
@@ -129,7 +129,7 @@ def _stop_open(e: Execution) -> None:
         else:
             if step.state == BACKOFF or step.cut:
                 e.journal(j.STEP_CANCELLED, step.id, None)
-            step.state = CLOSED
+            step.close()
     e.steps.clear()
     e.timers.clear()
 

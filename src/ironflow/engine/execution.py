@@ -23,7 +23,7 @@ from ironflow.engine import ending, replay
 from ironflow.engine.blame import blamed, revived
 from ironflow.engine.instance import Raised
 from ironflow.engine.ledger import Ledger
-from ironflow.engine.plan import BACKOFF, CLOSED, EXECUTING, REFUSED, STOPPING, WANTED, Plan, StepRun
+from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, STOPPING, WANTED, Plan, StepRun
 from ironflow.engine.reconcile import Done, NotDone
 from ironflow.engine.requests import Completed, Fact, Failed, Fired
 from ironflow.errors import PayloadError, RunTimeout, StepFailed
@@ -92,7 +92,7 @@ class Execution(Ledger):
         """
         if step.state == STOPPING:
             del self.stopping[step.id]
-            step.state = CLOSED
+            step.close()
             self.journal(j.STEP_CANCELLED, step.id, None)
             return
         if step.state != EXECUTING:
@@ -103,7 +103,7 @@ class Execution(Ledger):
         if error is not None:
             fact: Fact | None = self._failed(step, error)
         else:
-            step.state = CLOSED
+            step.close()
             del self.steps[step.id]
             self.journal(j.STEP_COMPLETED, step.id, f'{{"t":{self.now},"result":{result}}}')
             self._progress()
@@ -171,7 +171,7 @@ class Execution(Ledger):
     def fail(self, step: StepRun, error: BaseException) -> Failed:
         """Journal that a step has failed for good; the fact is for the caller to tell."""
         text = encode_error(error)
-        step.state = CLOSED
+        step.close()
         self.steps.pop(step.id, None)
         self.journal(j.STEP_FAILED, step.id, f'{{"t":{self.now},"error":{text}}}')
         if self.undo is not None:

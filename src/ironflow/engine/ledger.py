@@ -163,14 +163,14 @@ class Ledger:
             return
         elif step.state == BACKOFF or step.cut:
             self.journal(j.STEP_CANCELLED, step_id, None)
-        step.state = CLOSED
+        step.close()
 
     def stop(self, step: StepRun) -> None:
         """Cancel a running body. Its end is awaited before the run may end, unless its author let it go."""
         self.plan.stop.append(step)
         self.executing -= 1
         if step.spec.on_cancel == "abandon":
-            step.state = CLOSED
+            step.state = CLOSED  # and keeps its body, which the plan has yet to cancel
             self.journal(j.STEP_CANCELLED, step.id, '{"abandoned":true}')
         else:
             step.state = STOPPING

@@ -17,7 +17,7 @@ from ironflow.codec.values import encode_any
 from ironflow.engine.blame import blamed, revived
 from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYING, STARTED, Fact
 from ironflow.engine.instance import UnknownFact
-from ironflow.engine.plan import BACKOFF, CLOSED, EXECUTING, REFUSED, StepRun
+from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, StepRun
 from ironflow.engine.requests import Completed, Failed, Fired, StartTimer
 from ironflow.engine.workflow_task import WorkflowTimer
 from ironflow.errors import PayloadError, ReplayDivergence, StepInterrupted
@@ -98,7 +98,7 @@ def feed(e: Execution, fact: Fact) -> None:
     """Tell the code a recorded fact."""
     step = e.steps.pop(fact.step_id, None)
     if step is not None:
-        step.state = CLOSED
+        step.close()
     e.timers.pop(fact.step_id, None)
     if fact.at > e.now:
         e.now = fact.at
@@ -299,7 +299,7 @@ def _abandon(e: Execution) -> None:
     for step in e.steps.values():
         if e.history.state(step.id) in OPEN:
             e.journal(j.STEP_CANCELLED, step.id, None)
-        step.state = CLOSED
+        step.close()
     e.steps.clear()
     e.timers.clear()
 

@@ -184,6 +184,8 @@ class Segment:
         """What the commit told of is in the journal: nobody waits for it any more."""
         if self._inside in self._ended:
             self._inside = None
+        for body in self._ended:
+            body.error = None  # its traceback knows the body: together they would wait for the garbage collector
         self._ended, self._deciding, self._writing = [], None, False
 
     async def enter(self, body: Body) -> None:
@@ -317,8 +319,7 @@ class Segment:
         for body in self.bodies:
             if body.step.spec.kind == TRANSACTION:
                 body.cancel()
-        undone = [self._deciding, *(body.transaction for body in self._mail)]
-        for transaction in undone:
+        for transaction in (self._deciding, *(body.transaction for body in self._mail)):
             if transaction is not None:
                 await transaction.rollback()
 
