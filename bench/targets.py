@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from bench.stores import STORES
+from bench.w6_http import LEASE_TTL_S, SUSPECT_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,18 @@ _TARGETS = {
     ("W5", "herd"): (_most(3.5), _most(3.5)),
     ("W5", "herd_other"): (_most(1_000.0), _most(1_000.0)),
     ("W6", "proof"): (_most(50.0), _most(50.0)),
+    ("W6", "http_proof"): (_most(200.0), _most(200.0)),
+    # The clocks of the settings they are measured with, and what may come on top.
+    ("W6", "http_suspicion"): (_most(SUSPECT_AFTER_S + 1), _most(SUSPECT_AFTER_S + 1)),
+    ("W6", "http_silence"): (_most(LEASE_TTL_S + 2), _most(LEASE_TTL_S + 2)),
     # 10 MB, beyond the 3 MB of the thousand instances a worker keeps parked on purpose.
     ("W7", "rss"): (_most(13.0), _most(13.0)),
     ("W8", "queue"): (Target(1_500), Target(1_500)),
     ("W8", "poll"): (_most(20.0), _most(20.0)),
-    # A share of an empty queue's alone: the figure itself says little.
+    # A share alone, of an empty queue's and of the same without readers: the figure itself says little.
     ("W9", "at20k"): (Target(math.inf, 1 / 3), Target(math.inf, 1 / 3)),
     ("W9", "at200k"): (Target(math.inf, 1 / 3), Target(math.inf, 1 / 3)),
+    ("W10", "steps"): (Target(math.inf, 0.8), Target(math.inf, 0.8)),
 }
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import ironflow
-from bench.holding import held
+from bench.holding import Listener, held
 from bench.measure import Figures, Row, Scale, note, percentile, rows
 from bench.script import Script
 from bench.stores import Place
@@ -45,7 +44,7 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
     url, bare_url = await place.fresh(), await place.fresh()
     engine_ms, floor_ms = [], []
     async with AsyncExitStack() as stack:
-        pair = await stack.enter_async_context(Pair(url))
+        pair = await stack.enter_async_context(Pair(url, stack.enter_context(Listener())))
         bare = await stack.enter_async_context(Bare(bare_url, script))
         for number in range(1, scale.kills + 1):
             floor_ms.append(await bare.kill())
@@ -88,17 +87,12 @@ async def _end(process: Process) -> None:
 class Pair:
     """Two workers on one database, and a client that starts runs for them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, bodies: Listener) -> None:
         self._url = url
+        self._bodies = bodies
         self._workers: dict[int, Process] = {}
 
     async def __aenter__(self) -> Pair:
-        # In the system's temporary folder: the address of a socket has room for some hundred characters only.
-        self._folder = tempfile.TemporaryDirectory(prefix="ironflow-bench-")
-        self._address = f"{self._folder.name}/told"
-        self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._told.setblocking(False)
-        self._told.bind(self._address)
         self._client = ironflow.open(self._url, workflows=[held], worker=False)
         await self._client.__aenter__()
         for _ in range(2):
@@ -109,38 +103,27 @@ class Pair:
         for process in self._workers.values():
             await _end(process)
         await self._client.close()
-        self._told.close()
-        self._folder.cleanup()
 
     async def _spawn(self) -> None:
-        process = await _child(str(HERE / "holding.py"), self._url, self._address)
+        process = await _child(str(HERE / "holding.py"), self._url, self._bodies.address)
         self._workers[process.pid] = process
         assert await _line(process) == "ready"
-
-    async def _body(self, run_id: str) -> tuple[int, int]:
-        """The next start of this run's body: (pid, monotonic ns)."""
-        loop = asyncio.get_running_loop()
-        while True:
-            told = await asyncio.wait_for(loop.sock_recv(self._told, 200), PATIENCE)
-            run, pid, at = told.decode().split()
-            if run == run_id:
-                return int(pid), int(at)
 
     async def kill(self) -> float:
         """One run, one kill; milliseconds from the kill to the body on the other worker."""
         await asyncio.sleep(SETTLE)
         run = await self._client.start(held)
-        victim, _ = await self._body(run.id)
+        victim = (await self._bodies.of(run.id, PATIENCE)).pid
         await asyncio.sleep(random.uniform(0.005, 0.05))  # not always at the same place of a heartbeat
         process = self._workers.pop(victim)
         killed = time.monotonic_ns()
         os.kill(victim, signal.SIGKILL)
-        survivor, started = await self._body(run.id)
-        assert survivor != victim
+        survivor = await self._bodies.of(run.id, PATIENCE)
+        assert survivor.pid != victim
         await run.result(timeout=PATIENCE)
         await _end(process)
         await self._spawn()
-        return (started - killed) / 1e6
+        return (survivor.at_ns - killed) / 1e6
 
 
 class Bare:
