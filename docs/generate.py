@@ -66,21 +66,26 @@ HTTP = """\
 # The HTTP API
 
 What `ironflow serve` answers below `/api/v1` (`/v1` means the same). Its forms are in the OpenAPI document,
-`/api/v1/openapi.json`, which needs no key; everything else needs one: `Authorization: Bearer …`.
+`/api/v1/openapi.json`, which needs no key; everything else needs one: `Authorization: Bearer …`. Examples, and the
+fields of a start, are in [Use a server from other programs](../how-to/use-a-server.md#with-curl).
 
 - **Keys.** `ifkey_…` is an organisation's, with one of the roles admin, developer and viewer; each may do what the
   next one may. `ifplatform_…` is for who runs the platform, `ifworker_…` for workers and nothing else. A key is
   shown once, when it is made. A revocation holds within a second on every server.
 - **Refusals** are problem documents (RFC 9457) with `code`, `detail`, `hint` and `details`; the codes are those of
   [Errors](errors.md). What belongs to another organisation is answered as what does not exist. Over the rate of a
-  key (`IRONFLOW_API_RATE`) the answer is 429, with `Retry-After`.
+  key (`IRONFLOW_API_RATE`), or with more streams open than it may hold (`IRONFLOW_MAX_STREAMS`), the answer is 429,
+  with `Retry-After`. A method that a path does not have is 405, with `Allow`. Where a hint names a command, the
+  endpoint that does the same stands beside it.
 - **Lists** come in pages: `?limit=`, and `?cursor=` with what the page before gave as `next`.
 - **Creating twice.** The same `idempotency_key` (or header `Idempotency-Key`) and input give the same run, with 200
   instead of 201; another input is refused with 409.
-- **Following.** `…/events` is a stream of server-sent events. The `id` of each is its place in the journal: a
-  stream that broke goes on exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event
-  that ends the run; asked again, it answers 204, which tells a browser not to come back.
-- **Bodies** are JSON of at most `IRONFLOW_MAX_API_BODY_BYTES`; a field that is not documented is refused.
+- **Following.** `…/events` is a stream of server-sent events. `data` of each is an object with `seq`, `kind` and
+  `payload`; there is no `event:` line. The `id` of each is its place in the journal: a stream that broke goes on
+  exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event that ends the run; asked
+  again, it answers 204, which tells a browser not to come back.
+- **Bodies** are JSON of at most `IRONFLOW_MAX_API_BODY_BYTES`, and say so: `application/json`, or a type that ends in
+  `+json`. Another type is refused with 415. A field that is not documented is refused.
 """
 
 

@@ -312,20 +312,28 @@ STORES: dict[str, Test] = {
 }
 
 
+#: How hard it is where nobody says otherwise; for a cluster that is three minutes.
+DEFAULTS = {"kills": 200, "runs": 1_000, "pause": 0.3}
+ON_CLUSTER = {"kills": 90, "runs": 2_000, "pause": 4.0}
+
+
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="dev.py soak", description="Kill workers all the time; count what happened.")
-    parser.add_argument("--kills", type=int, default=200, help="workers killed (default 200)")
-    parser.add_argument("--runs", type=int, default=1_000, help="runs executed (default 1000)")
+    parser.add_argument("--kills", type=int, help="processes killed (default 200; 90 of a cluster)")
+    parser.add_argument("--runs", type=int, help="runs executed (default 1000; 2000 on a cluster)")
     parser.add_argument("--store", choices=STORES, help="one database; default both, one after the other")
     parser.add_argument("--seed", type=int, help="repeat the workflows and the choices of a run; default a new one")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default 3)")
     parser.add_argument("--open", type=int, default=30, help="runs that may be ahead of the kills (default 30)")
-    parser.add_argument("--pause", type=float, default=0.3, help="most seconds between two kills (default 0.3)")
+    parser.add_argument("--pause", type=float, help="most seconds between two kills (default 0.3; 4 on a cluster)")
     parser.add_argument("--keep", action="store_true", help="leave the database and the effects for a look")
     parser.add_argument("--cluster", action="store_true", help="two servers and four workers over HTTP, on PostgreSQL")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)  # how the script starts its own workers
     options = parser.parse_args(words)
+    for name, value in (ON_CLUSTER if options.cluster else DEFAULTS).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 31)
     if min(options.kills, options.runs) < 1 or options.workers < 2:

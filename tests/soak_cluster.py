@@ -1,9 +1,14 @@
-"""`python3 dev.py soak --cluster [--kills 90] [--runs 2000] [--pause 4]`: servers and workers die all the time.
+"""`python3 dev.py soak --cluster [--kills 90] [--runs 2000] [--seed N]`: servers and workers die, freeze, are cut off.
 
-Two servers over one PostgreSQL, four HTTP workers under one supervisor, and a client that starts runs at whichever
-server answers. A random one of the six processes is killed with SIGKILL every two seconds in the mean; a server is
-started again on its port, a worker by its supervisor. Afterwards the same is checked as in `soak.py`, and it is told
-how long it took from the death of a worker to the next start of each step that it had been executing.
+Two servers over one PostgreSQL, four HTTP workers under three supervisors, and a client that starts runs at whichever
+server answers, evenly over the time. Every two seconds in the mean a random process is killed with SIGKILL; a server
+is started again on its port, a worker by its supervisor. Meanwhile one worker, behind a relay, is cut off again and
+again, sometimes for so short a time that nobody may notice, and the host of another one is frozen with its supervisor
+for longer than any lease lasts: when it wakes, others have gone on without it.
+
+Afterwards the same is checked as in `soak.py`, and it is told for each of the three kinds of fault how long it took
+to the next body of each step that had been under way. Never killed are the last server and the last worker that is
+well: what is measured is how soon others take over, and there must be others.
 """
 
 from __future__ import annotations
@@ -12,17 +17,14 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
 from collections import defaultdict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,85 +33,71 @@ from ironflow.client import Client
 from ironflow.errors import IronflowError
 from ironflow.testing.postgres import PostgresServer
 from soak import EFFECTS, Soak, mixed
+from soak_hosts import LOOPBACK, Host, Relay
+from soak_hosts import ironflow as command
+from soak_machine import Machine
+from soak_takeovers import CUT, FROZEN, KILLED, LIMITS, Fault, Faults, Run, Takeovers, measure
 
-SERVERS, WORKERS = 2, 4
-HOST = "127.0.0.1"
-#: A worker whose death its supervisor saw: its steps begin elsewhere within so long, p99, ms.
-TARGET_MS = 200
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _ironflow(*words: str, url: str, key: str | None = None, **more: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "IRONFLOW_DATABASE_URL": url, "IRONFLOW_LOG_LEVEL": "error"}
-    environment |= {"IRONFLOW_API_KEY": key} if key is not None else {}
-    return subprocess.Popen(
-        [sys.executable, "-m", "ironflow", *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-        env=environment | more.pop("env", {}), **more,
-    )  # fmt: skip
+SERVERS = 2
+#: Workers of the host that is only ever met by kills, of the one that is frozen, and of the one behind the relay.
+PROCESSES = (2, 1, 1)
+#: Between two freezes, and between two cuts, seconds: least and most.
+BETWEEN_S = (3.0, 6.0)
+#: A cut that is short enough to be forgiven, and one that is not, seconds: least and most.
+SHORT_S, LONG_S = (0.5, 3.0), (LIMITS[CUT] / 1_000 + 1, LIMITS[CUT] / 1_000 + 3)
+#: A worker whose server was killed has a stream to another one by then, whose break can be noticed, seconds.
+BACK_S = 3.0
+#: How long a frozen host stands still, seconds.
+FROZEN_S = LIMITS[FROZEN] / 1_000 + 2
+#: While it is not cut, the relay holds pieces back for up to so long, seconds; a random one of these at a time.
+DELAYS_S = (0.0, 0.0, 0.005, 0.03)
 
 
 @dataclass(slots=True)
 class Cluster(Soak):
-    """The servers and the workers, and who of them died when."""
+    """The servers and the hosts, and what was done to whom."""
 
+    machine: Machine = field(kw_only=True)
     keys: dict[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     servers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
-    supervisor: subprocess.Popen[str] | None = None
-    #: pids of workers that are ready
-    ready: set[int] = field(default_factory=set)
-    #: pid -> when it was killed
-    killed: dict[int, float] = field(default_factory=dict)
-    reader: threading.Thread | None = None
+    #: servers that are down and on their way back
+    returning: set[asyncio.Task[None]] = field(default_factory=set)
+    hosts: list[Host] = field(default_factory=list)
+    relays: list[Relay] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
 
     def address(self, port: int) -> str:
-        """Of the server at a port."""
-        return f"http://{HOST}:{port}"
+        """Of the server, or the relay, at a port."""
+        return f"http://{LOOPBACK}:{port}"
 
     async def serve(self, port: int) -> None:
         """Start a server and wait until it answers."""
-        process = _ironflow("serve", "--port", str(port), "--json", url=self.url, stderr=subprocess.DEVNULL)
+        process = command("serve", "--port", str(port), "--json", url=self.url, stderr=subprocess.DEVNULL)
         self.servers[port] = process
         assert process.stdout is not None
         if not await asyncio.to_thread(process.stdout.readline):
             raise SystemExit(f"a server ended with {process.wait()} before it could serve")
 
-    def supervise(self) -> None:
-        """Start the workers under their supervisor."""
-        servers = [word for port in self.ports for word in ("--server", self.address(port))]
-        self.supervisor = _ironflow(
-            "worker", f"{Path(__file__).with_name('soak.py')}:mixed", *servers,
-            "--processes", str(WORKERS), "--json",
-            url=self.url, key=self.keys["worker"], env={EFFECTS: str(self.effects)}, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
+    def _workers(self, *words: str) -> subprocess.Popen[str]:
+        target = f"{Path(__file__).with_name('soak.py')}:mixed"
+        own = {EFFECTS: str(self.effects)}
+        return command(
+            "worker", target, *words, url=self.url, key=self.keys["worker"], env=own, stderr=subprocess.DEVNULL
+        )
 
-    def _read(self) -> None:
-        assert self.supervisor is not None
-        assert self.supervisor.stdout is not None
-        for line in self.supervisor.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if event.get("event") == "ready":
-                    self.ready.add(int(event["pid"]))
+    # ---- the load
 
     async def load(self) -> None:
-        """Start runs in step with the kills, each at a server that answers."""
+        """Start runs evenly over the time that the kills take, each at a server that answers."""
+        began, every = time.monotonic(), self.options.kills * self.options.pause / 2 / self.options.runs
         async with contextlib.AsyncExitStack() as stack:
             clients = [
                 await stack.enter_async_context(Client(self.address(port), self.keys["admin"], pauses=()))
                 for port in self.ports
             ]
             for number in range(self.options.runs):
-                while number > self.options.open + self.options.runs * self.kills // self.options.kills:
-                    await asyncio.sleep(0.02)
+                await asyncio.sleep(began + number * every - time.monotonic())
                 seed = self.chance.randrange(1 << 30)
                 run_id = await self._start(clients, number, seed)
                 self.runs[run_id] = seed
@@ -124,37 +112,109 @@ class Cluster(Soak):
                 await asyncio.sleep(0.1)
         raise SystemExit("no server has answered for 20 seconds")
 
-    async def kill(self) -> None:
-        """Kill a random process again and again."""
-        while self.kills < self.options.kills:
-            await asyncio.sleep(self.chance.uniform(0.02, self.options.pause))
-            victim = self.chance.randrange(SERVERS + WORKERS)
-            if victim < SERVERS:
-                port = self.ports[victim]
-                self.servers[port].send_signal(signal.SIGKILL)
-                self.servers[port].communicate()
-                await self.serve(port)
-            else:
-                await self._kill_worker()
-            self.kills += 1
+    # ---- the faults
 
-    async def _kill_worker(self) -> None:
-        while not self.ready:
+    async def kill(self) -> None:
+        """Kill a random process again and again; the other faults end with it."""
+        others = [asyncio.create_task(one) for one in (self.cut(), self.freeze(), self.machine.watch())]
+        try:
+            while self.kills < self.options.kills:
+                await asyncio.sleep(self.chance.uniform(0.02, self.options.pause))
+                while not self._kill_one():
+                    await asyncio.sleep(0.02)
+                self.kills += 1
+                for task in [*others, *self.returning]:
+                    if task.done():
+                        task.result()  # raises what went wrong there
+        finally:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            self.returning -= {task for task in self.returning if task.done()}
+
+    def _kill_one(self) -> bool:
+        """Whether there was anybody who could be killed."""
+        self.returning = {task for task in self.returning if not task.done()}
+        victims: list[int | tuple[Host, int]] = [] if self.returning else [*self.ports]
+        workers = [(host, pid) for host in self.hosts for pid in sorted(host.healthy)]
+        victims += workers if len(workers) > 1 else []
+        if not victims:
+            return False
+        victim = self.chance.choice(victims)
+        if isinstance(victim, int):
+            self.faults.servers.append(time.time())
+            self.servers[victim].send_signal(signal.SIGKILL)
+            self.servers[victim].communicate()
+            self.returning.add(asyncio.create_task(self.serve(victim)))
+        else:
+            host, pid = victim
+            self.faults.add(Fault(KILLED, {pid}, time.time(), time.time()))
+            host.kill(pid)
+        return True
+
+    async def cut(self) -> None:
+        """Cut the relay off again and again, for long and for short."""
+        host = self.hosts[-1]
+        try:
+            while True:
+                for relay in self.relays:
+                    relay.delay = self.chance.choice(DELAYS_S)
+                await self._ready(host)
+                while self.faults.servers and time.time() - self.faults.servers[-1] < BACK_S:
+                    await asyncio.sleep(0.02)
+                fault = self.faults.add(Fault(CUT, set(host.ready), time.time()))
+                host.away = True
+                for relay in self.relays:
+                    relay.cut()
+                await asyncio.sleep(self.chance.uniform(*(LONG_S if self.chance.random() < 0.7 else SHORT_S)))
+                await self._restore()
+                fault.until = time.time()
+        finally:
+            await self._restore()
+
+    async def _restore(self) -> None:
+        if self.hosts[-1].away:
+            for relay in self.relays:
+                await relay.up()
+            self.hosts[-1].away = False
+
+    async def freeze(self) -> None:
+        """Freeze a host again and again, until its leases have run out."""
+        host = self.hosts[1]
+        try:
+            while True:
+                await self._ready(host)
+                fault = self.faults.add(Fault(FROZEN, (), time.time()))
+                fault.pids = host.freeze()
+                await asyncio.sleep(FROZEN_S)
+                host.thaw()
+                fault.until = time.time()
+        finally:
+            if host.away:
+                host.thaw()
+
+    async def _ready(self, host: Host) -> None:
+        """Wait until it has worked for a while."""
+        await asyncio.sleep(self.chance.uniform(*BETWEEN_S))
+        while len(host.ready) < host.processes:
             await asyncio.sleep(0.02)
-        pid = self.chance.choice(sorted(self.ready))
-        self.ready.discard(pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            self.killed[pid] = time.time()
+
+    # ---- the whole of it
 
     async def execute(self) -> None:
-        """The whole of it: load, kills, the wait for the end."""
+        """Load, faults, and the wait for the end."""
         self.ports = [_free_port() for _ in range(SERVERS)]
         await asyncio.gather(*(self.serve(port) for port in self.ports))
-        self.supervise()
-        while len(self.ready) < WORKERS:
+        self.relays = [Relay(port, self.chance) for port in self.ports]
+        for relay in self.relays:
+            await relay.up()
+        ways = [self.ports, self.ports, [relay.port for relay in self.relays]]
+        for processes, ports in zip(PROCESSES, ways, strict=True):
+            self.hosts.append(Host([self.address(port) for port in ports], processes, self._workers))
+        while any(len(host.ready) < host.processes for host in self.hosts):
             await asyncio.sleep(0.02)
-        tasks = [asyncio.create_task(one) for one in (self.load(), self.kill(), self.watch())]
+        work: tuple[Coroutine[Any, Any, None], ...] = (self.load(), self.kill(), self.watch())
+        tasks = [asyncio.create_task(one) for one in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
@@ -162,51 +222,51 @@ class Cluster(Soak):
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, *self.returning, return_exceptions=True)
             await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
-        assert self.supervisor is not None
-        self.supervisor.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.supervisor.wait(60)
-        self.supervisor.kill()
-        self.supervisor.wait()
+        for host in self.hosts:
+            host.ask_to_leave()
+        for host in self.hosts:
+            host.end()
         for server in self.servers.values():
             server.kill()
             server.communicate()
 
-    def takeovers(self) -> list[float]:
-        """Milliseconds from the death of a worker to the next start of each step it had been executing."""
-        starts: dict[tuple[str, str], list[tuple[int, int, float]]] = defaultdict(list)
+    async def takeovers(self) -> Takeovers:
+        """How long it took to go on elsewhere."""
+        effects: dict[str, list[Any]] = defaultdict(list)
         for line in self.effects.read_text().splitlines():
-            run_id, step, _try, fence, pid, at = json.loads(line)
-            starts[run_id, step].append((fence, pid, at))
-        found = []
-        for tries in starts.values():
-            tries.sort()
-            for (fence, pid, _), (later, _, at) in pairwise(tries):
-                if later > fence and pid in self.killed and at > self.killed[pid]:
-                    found.append((at - self.killed[pid]) * 1000)
-        return sorted(found)
+            effect = json.loads(line)
+            effects[effect[0]].append(effect)
+        found, workers = Takeovers(self.machine.pressure), set().union(*(host.workers for host in self.hosts))
+        for run_id in self.runs:
+            run = Run(await self.engine.store.journal(run_id), effects[run_id])
+            measure(found, run, self.faults, workers)
+        return found
 
 
 async def on_cluster(folder: Path, options: argparse.Namespace) -> int:
     """One soak of a cluster; returns how much was wrong."""
     folder.chmod(0o755)  # the database may run as another user
+    machine = Machine()
     with PostgresServer(folder / "data", fsync=True) as server:
         url = server.create_database("soak")
         async with ironflow.open(url, workflows=[mixed], worker=False) as engine:
             effects = folder / "effects"
             effects.touch()
+            if (this := asyncio.current_task()) is not None:  # nobody is to be left behind, least of all frozen
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
             started = time.monotonic()
-            test = Cluster(url, effects, options, random.Random(options.seed), engine)
+            test = Cluster(url, effects, options, random.Random(options.seed), engine, machine=machine)
             test.keys = {kind: _key(url, *words) for kind, words in _KEYS.items()}
             await test.execute()
-            wrong = await test.wrong()
             seconds = time.monotonic() - started
-            told = f"{await test.summary()}, {len(test.killed)} of the killed were workers, {seconds:.0f} s"
-            print(f"cluster, seed {options.seed}: {told}")
-            wrong += _judged(test.takeovers())
+            wrong = await test.wrong()
+            print(f"cluster, seed {options.seed}: {await test.summary()}, {seconds:.0f} s")
+            wrong += (await test.takeovers()).report(test.faults)
+    print(f"  {machine.told()}")
     for message in wrong[:20]:
         print(f"  WRONG {message}")
     return len(wrong)
@@ -216,15 +276,12 @@ _KEYS = {"admin": ("soak", "--role", "admin"), "worker": ("soak", "--worker")}
 
 
 def _key(url: str, *words: str) -> str:
-    made = _ironflow("apikey", "create", *words, "--json", url=url, stderr=None)
+    made = command("apikey", "create", *words, "--json", url=url, stderr=None)
     out, _ = made.communicate()
     return str(json.loads(out)["key"])
 
 
-def _judged(found: list[float]) -> list[str]:
-    if not found:
-        return ["no step was taken over, so nothing was tried"]
-    p50, p99 = found[len(found) // 2], found[int(len(found) * 0.99)]
-    told = f"p50 {p50:.0f}, p99 {p99:.0f}, max {found[-1]:.0f} ms"
-    print(f"  from the death of a worker to the step elsewhere: {told} of {len(found)} steps")
-    return [f"a takeover took p99 {p99:.0f} ms; {TARGET_MS} is the most"] if p99 > TARGET_MS else []
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

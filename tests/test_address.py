@@ -141,3 +141,25 @@ def test_the_driver_gets_the_password_that_is_not_shown() -> None:
     parsed = postgres("postgresql://u:secret@h/db?sslmode=require")
     assert (parsed.text, parsed.query) == ("postgresql://u:secret@h/db", [("sslmode", "require")])
     assert parsed.shown == "postgresql://u:***@h/db"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://bob:s3cr3t-Zq@host:99999/x", "a port that does not exist"),
+        ("postgresql://bob:s3cr3t-Zq@host:0/x", "a port that does not exist"),
+        ("postgresql://bob:s3cr3t-Zq@one:5432,two:65536/x", "a port that does not exist"),
+        ("postgresql://bob:s3cr3t-Zq@host/x?port=99999", "a port that does not exist"),
+        ("postgresql://bob:s3cr3t-Zq@host/x?port=abc", "a port that does not exist"),
+        ("postgresql://bob:s3cr3t-Zq@host/x?sslmode=bogus", "sslmode that does not exist: use disable, allow"),
+    ],
+)
+async def test_what_no_server_could_be_reached_by_is_refused_at_once(url: str, told: str) -> None:
+    with pytest.raises(InvalidSettings, match=told) as refused:
+        await connect(url, settings=Settings())
+    assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.parametrize("query", ["", "?sslmode=verify-full", "?sslmode=disable&port=5433", "?port=5432,5433"])
+def test_every_mode_and_port_that_exists_is_taken(query: str) -> None:
+    assert postgres(f"postgresql://[::1]:65535,host:1/x{query}").text == "postgresql://[::1]:65535,host:1/x"

@@ -43,7 +43,7 @@ def test_something_above_zero_never_becomes_zero(seconds: float) -> None:
     assert to_ms(timedelta(microseconds=1)) == 1
 
 
-@given(st.integers(min_value=0, max_value=10**14))
+@given(st.integers(min_value=0, max_value=3 * 10**13))
 def test_a_formatted_duration_reads_back_as_itself(ms: int) -> None:
     assert to_ms(format_ms(ms)) == ms
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.store.build import EXPIRED, HOUR, answer, answers, changed, create, leave, session, start, timer
 
+from ironflow.engine import commands
 from ironflow.engine.why import CODES, Hold, holds
 from ironflow.errors import RunNotFound
 from ironflow.model.capacity import QueueRow
@@ -83,6 +84,44 @@ async def test_a_full_lane_names_its_limit_and_who_is_in_it(store: Store) -> Non
     assert "r0" in found["LANE_FULL"].message
 
 
+@pytest.mark.parametrize("credits", [8, 0])
+async def test_a_full_lane_is_named_whether_or_not_a_worker_has_met_it(store: Store, credits: int) -> None:
+    """A worker without a free slot tries no run, so nothing in the queue says that the lane is full."""
+    await store.open_session(session(store, credits=credits))
+    for change in (start("r0"), create("r1"), create("r2")):
+        change.lanes = [("group:api", 1 if change.run_id != "r2" else 2), ("group:free", 5)]
+        await answer(store, change)
+    found = await codes(store)
+    assert found.keys() == ({"LANE_FULL"} if credits else {"LANE_FULL", "WORKERS_BUSY"})
+    assert "lane group:api is full (limit 1); held by r0" in found["LANE_FULL"].message
+    assert "LANE_FULL" not in await codes(store, "r2"), "each run has its own limit"
+    await store.decide(["r2"], requeued("blocked", blocked_lane="group:api"))
+    assert "has a place again" in (await codes(store, "r2"))["LANE_FULL"].message
+
+
+async def test_a_due_run_that_waits_for_its_lane_names_it(store: Store) -> None:
+    await store.open_session(session(store))
+    for change in (start("r0"), start("r1")):
+        change.lanes = [("group:api", 1)] if change.run_id == "r0" else [("group:api", 2)]
+        await answer(store, change)
+    await answer(store, leave("r1", 4, "sleeping", waits=[timer("r1", store.now() - HOUR)]))
+    assert "LANE_FULL" not in await codes(store)
+    other = start("r2")
+    other.lanes = [("group:api", 2)]
+    await answer(store, other)
+    assert (await codes(store)).keys() == {"WAITING", "LANE_FULL"}
+
+
+async def test_a_scheduled_run_that_was_paused_and_resumed_has_lost_no_worker(store: Store) -> None:
+    await store.open_session(session(store))
+    at = store.now() + HOUR
+    await answer(store, create("r1", scheduled_at=at, eligible_at=at))
+    await commands.pause(store, "r1", "ann")
+    await commands.resume(store, "r1", "ann")
+    found = await codes(store)
+    assert (found.keys(), found["SCHEDULED"].until) == ({"SCHEDULED"}, at)
+
+
 async def test_what_a_worker_lacks_is_named(store: Store) -> None:
     await answer(store, create("r1", route=route_of("order", "2", ("big", "gpu"))))
     await store.open_session(session(store, routes="report"))
@@ -97,9 +136,13 @@ async def test_full_draining_and_silent_workers_are_no_workers_to_wait_for(store
     await answer(store, create("r1"))
     await store.open_session(session(store, "s1", ttl=EXPIRED))
     await store.open_session(session(store, "s2", draining=1))
-    assert (await codes(store)).keys() == {"NO_WORKER"}
+    found = await codes(store)
+    assert found.keys() == {"NO_WORKER"}
+    assert found["NO_WORKER"].message == "1 worker is leaving and takes nothing new; no other is connected"
     await store.open_session(session(store, "s3", credits=0))
     assert (await codes(store)).keys() == {"WORKERS_BUSY"}
+    await answer(store, start("r2", session="s2"))
+    assert "which is leaving" in (await codes(store, "r2"))["EXECUTING"].message
     await store.open_session(session(store, "s4"))
     assert (await codes(store)).keys() == {"QUEUED"}
 

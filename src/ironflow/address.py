@@ -27,6 +27,10 @@ _POSTGRES: Final = re.compile(
     (?:\?(?P<query>[^\#@\s]*))?""",
     re.VERBOSE,
 )
+_PORT: Final = re.compile(r":(\d+)$")
+#: How a connection may be encrypted, in the words of PostgreSQL.
+SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_ONE_OF: Final = f"{', '.join(SSL_MODES[:-1])} or {SSL_MODES[-1]}"
 _SCHEME: Final = re.compile(r"(sqlite|postgres(?:ql)?)(?:\+\w*)?://")
 #: What a parameter may be called whose value tells nobody anything they could log in with.
 _HARMLESS: Final = frozenset(
@@ -70,7 +74,21 @@ def postgres(url: str) -> Postgres:
             "in a name or password as %2F %3F %23 %40 %25 %20"
         )
         raise InvalidSettings([problem])
+    _check(parsed)
     return parsed
+
+
+def _check(address: Postgres) -> None:
+    """Refuse at once what no server could ever be reached by: a try would look like one that does not answer."""
+    hosts = address.text.partition("://")[2].rpartition("@")[2].partition("/")[0].split(",")
+    ports = [port[1] for host in hosts if (port := _PORT.search(host)) is not None]
+    for key, value in address.query:
+        if key == "port":
+            ports += [port for port in value.split(",") if port]
+        elif key == "sslmode" and value not in SSL_MODES:
+            raise InvalidSettings([f"the PostgreSQL address has an sslmode that does not exist: use {_ONE_OF}"])
+    if not all(port.isascii() and port.isdecimal() and 1 <= int(port[:9]) <= 65_535 for port in ports):
+        raise InvalidSettings(["the PostgreSQL address has a port that does not exist: a port is 1 to 65535"])
 
 
 def _parse(url: str) -> Postgres | None:

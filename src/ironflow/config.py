@@ -111,6 +111,8 @@ SETTINGS: Final = (
             "requests a second that one API key may make at one node in the long run; 0: as many as it likes", 0),
     Setting("api_burst", "count", 4_000, 4_000, "requests",
             "requests one API key may make at once, before its rate holds it back", 1),
+    Setting("max_streams", "count", 1_000, 1_000, "streams",
+            "streams (followed runs, workers' liveness) one API key may hold open at one node; 0: any number", 0),
     Setting("metrics_address", "text", None, None, "HOST:PORT",
             "where `ironflow serve` and `ironflow worker` show their metrics without a key; nowhere if it is not set"),
     Setting("run_retention", "optional", None, None, "ms",
@@ -163,6 +165,7 @@ class Settings:
     max_api_body_bytes: int = 2_097_152
     api_rate: int = 2_000
     api_burst: int = 4_000
+    max_streams: int = 1_000
     metrics_address: str | None = None
     run_retention_ms: int | None = None
     log_level: str = "info"

@@ -21,7 +21,7 @@ Duration = float | int | str | timedelta
 _UNITS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[wdhms])\s*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
-_LONGEST_MS: Final = 10_000 * 365 * 86_400_000  # ten thousand years: past it, dates stop existing
+_LONGEST_MS: Final = 1_000 * 365 * 86_400_000  # a thousand years: what is due then still has a date
 
 
 def to_ms(duration: Duration, *, name: str = "duration") -> int:
@@ -52,7 +52,7 @@ def to_ms(duration: Duration, *, name: str = "duration") -> int:
     if ms < 0:
         raise _invalid(name, duration, "is negative")
     if ms > _LONGEST_MS:
-        raise _invalid(name, duration, "is longer than 10,000 years")
+        raise _invalid(name, duration, "is longer than 1,000 years")
     return max(round(ms), 1) if ms else 0
 
 

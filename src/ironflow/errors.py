@@ -9,11 +9,11 @@
         ├── ServerError              the HTTP server, as its clients and workers see it
         │   ├── ServerUnreachable · ServerStopping
         ├── AccessError              who asks may not
-        │   ├── Unauthenticated · Forbidden · PlatformRequired · RateLimited
+        │   ├── Unauthenticated · Forbidden · PlatformRequired · RateLimited · TooManyStreams
         ├── RequestError             what a caller asked for cannot be done
         │   ├── RunNotFound · WorkflowUnknown · InvalidInput · InvalidPriority
         │   ├── InvalidTransition · IdempotencyKeyConflict · ConcurrencyConflict · SessionUnknown
-        │   ├── MalformedJson · InvalidRequest · InvalidCursor · KeyNotFound
+        │   ├── UnsupportedMediaType · MalformedJson · InvalidRequest · InvalidCursor · KeyNotFound
         ├── PayloadError             a value that cannot be stored
         │   ├── PayloadRejected · PayloadTooLarge
         ├── DefinitionError          code that breaks a rule of the authors' API
@@ -132,7 +132,7 @@ class StoreFull(StoreError):
     code = "STORE_FULL"
     status = 507
     summary = "the store has no space left"
-    advice = "Free disk space or shorten IRONFLOW_RUN_RETENTION; runs go on by themselves afterwards."
+    advice = "Free disk space; runs go on by themselves afterwards."
 
 
 # ---- the server ------------------------------------------------------------------------------------------
@@ -214,6 +214,15 @@ class RateLimited(AccessError):
     advice = "Wait as long as the header Retry-After says; the limit is IRONFLOW_API_RATE."
 
 
+class TooManyStreams(AccessError):
+    """This key holds as many streams open at this node as it may."""
+
+    code = "TOO_MANY_STREAMS"
+    status = 429
+    summary = "too many open streams with this key"
+    advice = "Close streams that nobody reads, or come back later; the limit is IRONFLOW_MAX_STREAMS."
+
+
 # ---- requests --------------------------------------------------------------------------------------------
 
 
@@ -227,12 +236,12 @@ class RequestError(IronflowError):
 
 
 class RunNotFound(RequestError):
-    """No run has this id (or it was removed by retention)."""
+    """No run has this id (or it was deleted)."""
 
     code = "RUN_NOT_FOUND"
     status = 404
     summary = "no such run"
-    advice = "List the runs with `ironflow runs list`; ended ones are removed after IRONFLOW_RUN_RETENTION."
+    advice = "List the runs with `ironflow runs list`."
 
 
 class WorkflowUnknown(RequestError):
@@ -248,7 +257,7 @@ class InvalidInput(RequestError):
     """The input does not fit the workflow's or step's signature."""
 
     code = "INVALID_INPUT"
-    summary = "the input does not fit"
+    summary = "the input, or an option beside it, does not fit"
     advice = "Give the input the signature asks for."
 
 
@@ -294,6 +303,15 @@ class SessionUnknown(RequestError):
     status = 404
     summary = "no worker is registered under this session"
     advice = "Register the session (again); what it held before is somebody else's by now."
+
+
+class UnsupportedMediaType(RequestError):
+    """The body of a request says of itself that it is something else than JSON."""
+
+    code = "UNSUPPORTED_MEDIA_TYPE"
+    status = 415
+    summary = "the body is not JSON by its media type"
+    advice = "Send JSON with the header `Content-Type: application/json`."
 
 
 class MalformedJson(RequestError):
@@ -370,6 +388,7 @@ class PayloadTooLarge(PayloadError):
 
     code = "PAYLOAD_TOO_LARGE"
     status = 413
+    summary = "the body, or a value in it, is larger than the limit"
     advice = "Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_PAYLOAD_BYTES."
 
     def __init__(self, what: str, size: int, limit: int, *, hint: str | None = None) -> None:

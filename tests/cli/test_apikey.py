@@ -63,7 +63,7 @@ def test_a_revoked_key_is_shown_so(database: Cli) -> None:
     ("words", "told"),
     [
         ([], "needs a role"),
-        (["--role", "owner"], "needs a role"),
+        (["--role", "boss"], "'boss' is no role"),
         (["--worker", "--role", "admin"], "has no role"),
         (["--worker", "--platform"], "--worker or --platform"),
         (["--role", "viewer", "--workflow", "a"], "bound to workflows"),

@@ -126,9 +126,9 @@ def test_the_live_view_leaves_a_warning_behind(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_line_has_nothing_behind_its_last_word_and_rounds_what_was_planned() -> None:
     bare = Event(1, "timer_fired", "main/t1", "{}", 1, 0)
-    sleep = Event(2, "run_suspended", None, '{"state": "sleeping", "due": 10999}', 1, 10_000)
+    retry = Event(2, "run_retrying", None, '{"due": 10999, "attempt": 1, "of": 2}', 1, 10_000)
     assert line(bare).plain.endswith("timer_fired")
-    assert line(sleep).plain.endswith("sleeping for 1.0s")
+    assert "again in 1.0s" in line(retry).plain
 
 
 def script(file: str, name: str, folder: Path) -> subprocess.Popen[str]:

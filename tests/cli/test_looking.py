@@ -126,7 +126,7 @@ def test_workflows_are_paused_and_resumed_by_name(both: Cli) -> None:
     assert "WORKFLOW_PAUSED" in [hold["code"] for hold in both.json("runs", "why", held)]
     resumed = both.json("workflows", "resume", "add")
     assert (resumed["changed"], resumed["paused_at"]) == (True, None)
-    assert [row["action"] for row in both.json("audit")] == ["workflow_resumed", "workflow_paused"]
+    assert [row["action"] for row in both.json("audit")] == ["workflow.resume", "workflow.pause"]
 
 
 def test_lanes_show_who_is_held_back(both: Cli) -> None:

@@ -6,6 +6,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from ironflow.cli import output, times
+from ironflow.cli.listing import Listing
 
 NOW = 1_800_000_000_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -46,10 +47,10 @@ def test_no_time_is_told_as_nothing() -> None:
 
 
 def test_a_table_that_is_piped_has_no_blanks_behind_its_last_column(capsys: pytest.CaptureFixture[str]) -> None:
-    made = output.table("RUN", "STATE")
+    made = Listing("RUN", "STATE")
     made.add_row("r1", "completed")
     made.add_row("r2", "")
-    output.screen().print(made)
+    made.print(output.screen())
     assert capsys.readouterr().out == "RUN  STATE\nr1   completed\nr2\n"
 
 

@@ -146,7 +146,7 @@ def test_capacity_is_shown_alike_with_a_platform_key(twice: Twice, what: str) ->
     assert twice.server("capacity", what, key="platform").split()[:1] == twice.db("capacity", what).split()[:1]
 
 
-@pytest.mark.parametrize(("run", "code"), [("completed", 0), ("failed", 1), ("cancelled", 3)])
+@pytest.mark.parametrize(("run", "code"), [("completed", 0), ("failed", 1), ("cancelled", 3), ("sleeping", 6)])
 def test_watching_prints_the_same_lines_and_ends_with_the_same_code(twice: Twice, run: str, code: int) -> None:
     assert twice.same("runs", "watch", twice.runs[run], code=code)
     assert twice.same("runs", "watch", twice.runs[run], "--after", "2", code=code)[0]["seq"] == 3
@@ -201,6 +201,17 @@ def test_a_run_is_created_from_its_code_and_given_again_by_its_key(twice: Twice)
     assert json.loads(twice.server("runs", "get", run_id, "--json"))["output"] == 10
     for more in (["-i", '"x"'], []):
         assert twice.same("runs", "create", target, *more, code=2)
+
+
+def test_a_missing_input_is_refused_alike(twice: Twice) -> None:
+    before = len(twice.same("runs", "list")[0])
+    for words in (["double"], ["double", "-i", "null"]):
+        for says in (twice.db, twice.server):
+            error = json.loads(says("runs", "create", *words, "--json", code=2))["error"]
+            assert (error["code"], error["message"]) == (
+                "INVALID_INPUT", "workflow double needs an input, and got none or null",
+            )  # fmt: skip
+    assert len(twice.same("runs", "list")[0]) == before
 
 
 def test_a_name_that_nobody_knows_is_refused_alike(twice: Twice) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 from tests.cli.conftest import Cli, eventually
+
+from ironflow.cli import stopping
 
 Started = Callable[[list[str]], Popen[str]]
 
@@ -64,3 +68,13 @@ def test_a_second_signal_ends_a_process_whose_workflow_never_gives_way(
     assert running.wait(20) == 75, err
     assert err.strip().splitlines()[-1].startswith("stopped in the middle of code that does not give way.")
     assert cli.json("runs", "list")[0]["state"] in ("running", "pending")
+
+
+@pytest.mark.parametrize("executes", [True, False])
+async def test_a_loop_that_is_still_loading_is_not_said_to_execute_code_of_workflows(
+    executes: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stopping.Signals(executes=executes):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(stopping.HEARS_WITHIN_S + 0.2)  # what keeps the loop
+    assert ("code of a workflow" in capfd.readouterr().err) is executes

@@ -89,3 +89,14 @@ def test_a_key_file_holds_one_word(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
         assert not content or content not in str(caught.value)
     with pytest.raises(InvalidSettings, match="cannot be read"):
         api_key(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("address", ["http://host:99999", "http://host:0", "https://[::1]:65536/x"])
+def test_a_port_that_does_not_exist_is_no_address(address: str) -> None:
+    with pytest.raises(InvalidSettings, match="there is no port"):
+        server_url(address)
+
+
+def test_an_address_with_the_path_of_the_api_is_told_without_it() -> None:
+    with pytest.raises(InvalidSettings, match=r"without /api/v1: use http://host:9123\b"):
+        server_url("http://host:9123/api/v1")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.client import flows
@@ -19,6 +20,7 @@ from ironflow.engine import views
 from ironflow.errors import (
     PayloadTooLarge,
     RunFailed,
+    RunNotFound,
     ServerError,
     ServerUnreachable,
     StoreUnreachable,
@@ -34,11 +36,14 @@ class Script:
         self.answers = answers
         self.asked: list[str] = []
         self.url = ""
+        #: how long it takes to answer, seconds
+        self.takes = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.asked.append(head.splitlines()[0])
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        await asyncio.sleep(self.takes)
         kind = "Content-Type: text/event-stream\r\n" if "/events " in head and status == 200 else ""
         writer.write(f"HTTP/1.1 {status} X\r\n{kind}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         await writer.drain()
@@ -125,6 +130,41 @@ async def test_what_is_no_ironflow_server_is_told_as_what_it_is(status: int, bod
     async with scripted((status, body)) as script, client_of(script.url, tries=1) as client:
         with pytest.raises(ServerError, match=says):
             await client.list()
+
+
+@pytest.mark.parametrize(
+    "body", ["[]", "{}", "null", "5", '"x"', '{"items":5,"next":null}', '{"items":[{}],"next":null}']
+)
+async def test_json_of_another_program_is_told_as_that(body: str) -> None:
+    calls: dict[str, Callable[[Client], Awaitable[Any]]] = {
+        "list": lambda client: client.list(),
+        "get": lambda client: client.get("r"),
+        "steps": lambda client: client.steps("r"),
+        "journal": lambda client: client.journal("r"),
+        "why": lambda client: client.why("r"),
+        "cancel": lambda client: client.cancel("r"),
+        "start": lambda client: client.start("anything"),
+        "workflows": lambda client: client.workflows(),
+        "pause": lambda client: client.pause_workflow("w"),
+        "leases": lambda client: client.leases(),
+        "queue": lambda client: client.queue(),
+        "stats": lambda client: client.stats(),
+        "audits": lambda client: client.audits(),
+        "keys": lambda client: client.keys(),
+        "key": lambda client: client.create_key("k"),
+    }
+    for call in calls.values():
+        async with scripted((200, body)) as script, client_of(script.url, tries=1) as client:
+            with pytest.raises(ServerError, match="not as an Ironflow server does"):
+                await call(client)
+
+
+async def test_an_id_that_no_run_can_have_is_not_asked_for() -> None:
+    async with scripted((200, "{}")) as script, client_of(script.url, tries=1) as client:
+        for run_id in ("..", "a/steps"):
+            with pytest.raises(RunNotFound, match="no run has the id"):
+                await client.get(run_id)
+        assert script.asked == []
 
 
 async def test_a_body_that_the_server_would_refuse_is_not_sent() -> None:
@@ -246,3 +286,20 @@ async def test_following_a_run_that_is_not_there_is_refused_at_once(rig: Rig) ->
             [event async for event in client.events("nobody")]
         with pytest.raises(RunFailed):
             await client.run(flows.failing, "x")
+
+
+async def test_a_server_that_waited_for_its_database_is_not_asked_to_wait_again_by_a_reader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four times 30 s passed before a list of runs said that the database is away; and nothing was said meanwhile."""
+    monkeypatch.setattr("ironflow.client.connection.LONG_S", 0.05)
+    async with scripted(AWAY) as script:
+        script.takes = 0.2
+        async with client_of(script.url) as client:
+            with pytest.raises(StoreUnreachable):
+                await client.get("r")
+            assert len(script.asked) == 1
+            with pytest.raises(StoreUnreachable):
+                await client.steer("r", "pause")
+            assert len(script.asked) > 2, "what changes something is worth the patience"
+    assert "has not answered for 0.05 s; still waiting" in caplog.text

@@ -214,6 +214,29 @@ def test_notes_are_asked_in_order_with_their_payloads() -> None:
         assert d.open == ["main/2:work"]  # a skipped step keeps the place its call would have had
 
 
+@pytest.mark.parametrize(
+    ("say", "longest", "named"),
+    [
+        (lambda c, text: c.set_status(text), 1_000, "a status is 1,001 characters long; 1,000 is the most"),
+        (lambda c, text: c.warn(text), 10_000, "a warning is 10,001 characters"),
+        (lambda c, text: c.skip("send mail", text), 1_000, "the reason of a skipped step is 1,001 characters"),
+        (lambda c, text: c.patched(text), 200, "the id of a patch is 201 characters"),
+        (lambda c, text: c.skip(text, "no address"), 200, "the name of a step is 201 characters"),
+    ],
+)
+def test_what_a_workflow_says_of_itself_is_bounded(
+    say: Callable[[Context, str], Any], longest: int, named: str
+) -> None:
+    async def flow(ctx: Context, length: int) -> None:
+        say(ctx, "x" * length)
+
+    with Driver(flow, longest) as fits:
+        assert len(fits.notes) == 1
+    with Driver(flow, longest + 1) as d:
+        assert isinstance(d.error, DefinitionError)
+        assert d.error.message.startswith(named)
+
+
 def test_the_run_s_facts_are_there() -> None:
     async def flow(ctx: Context) -> Any:
         return ctx.run_id, ctx.root_run_id, ctx.workflow_name, ctx.attempt

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from ironflow.codec.schema import schema_of, takes_null
+from ironflow.codec.values import codec_for
 from ironflow.context import Context, Lane, workflow
 from ironflow.engine.declared import Declared, checked
 from ironflow.engine.definitions import WorkflowSpec, seen
@@ -108,6 +110,48 @@ def test_an_input_is_refused_where_the_workflow_takes_none() -> None:
     assert new_run(declared(tick.spec), None, {}, 5, LIMIT)[1] == '{"t":5,"input":null}'
     with pytest.raises(InvalidInput, match="takes no input"):
         new_run(declared(tick.spec), {"a": 1}, {}, 5, LIMIT)
+
+
+def test_a_missing_input_is_refused_where_the_workflow_has_declared_that_it_needs_one() -> None:
+    for stored in (False, True):
+        row = seen(ship.spec)
+        told = Declared({"name": row.name, "version": row.version, "worker_tags": "", "definition": row.definition},
+                        stored=stored)  # fmt: skip
+        with pytest.raises(InvalidInput, match="workflow ship needs an input, and got none or null") as refused:
+            new_run(told, None, {}, 0, LIMIT)
+        assert '"number"' in refused.value.hint
+        assert refused.value.details["errors"][0]["at"] == "input"
+    for spec in (tick.spec, odd.spec):
+        new_run(declared(spec), None, {}, 0, LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "takes"),
+    [
+        (int, False), (str | None, True), (None, True), (Any, True), (list[int], False), (Order, False),
+        (Order | None, True), (dict[str, Any], False), (Literal["a", None], True), (Literal["a", "b"], False),
+        (Literal["a"], False), (int | str, False), (date | list[Order], False), (tuple[int, ...], False),
+    ],
+)  # fmt: skip
+def test_whether_null_fits_is_told_of_the_schemas_that_annotations_make(annotation: Any, takes: bool) -> None:
+    schema = schema_of(codec_for(annotation))
+    assert schema is not None
+    assert takes_null(schema) is takes
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes"),
+    [
+        ({}, True), (True, True), (False, False), ({"type": ["integer", "null"]}, True), ({"type": ["integer"]}, False),
+        ({"$ref": "#"}, True), ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, True),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}}, False), ({"$ref": "https://x"}, True),
+        ({"$ref": "#/nowhere"}, True), ({"allOf": [{}, {"type": "object"}]}, False), ({"const": None}, True),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, True), ({"anyOf": []}, True), ({"anyOf": "x"}, True),
+        ({"type": 5}, False), ({"enum": [None]}, True), ({"enum": [1]}, False),
+    ],
+)  # fmt: skip
+def test_whether_null_fits_is_told_of_any_schema_that_a_worker_may_send(schema: Any, takes: bool) -> None:
+    assert takes_null(schema) is takes
 
 
 def test_an_input_over_the_limit_is_refused_with_both_sizes() -> None:

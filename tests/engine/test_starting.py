@@ -30,16 +30,17 @@ async def one_each(ctx: Context, name: str) -> None: ...
         ({"id": "x" * 201}, "^id is 201 characters"),
         ({"idempotency_key": "a\nb"}, "^idempotency_key "),
         ({"concurrency_key": "\x1b[2J"}, "^concurrency_key "),
-        ({"labels": {"a\x00": "b"}}, "^the key of a label "),
-        ({"labels": {"note": "a\x00b"}}, "^the label 'note' "),
-        ({"labels": {"note": "x" * 1001}}, "^the label 'note' is 1,001 characters"),
-        ({"labels": {"note": 5}}, "^the label 'note' must be text"),
-        ({"labels": {str(i): "" for i in range(65)}}, "^65 labels"),
-        ({"limits": {"a\tb": 1}}, "^the name of a group "),
+        ({"labels": {"a\x00": "b"}}, "^a key of labels 'a"),
+        ({"labels": {"note": "a\x00b"}}, "^labels.note 'a"),
+        ({"labels": {"note": "x" * 1001}}, "^labels.note is 1,001 characters"),
+        ({"labels": {"note": 5}}, "^labels.note must be text"),
+        ({"labels": {str(i): "" for i in range(65)}}, "^labels has 65 entries; 64 is"),
+        ({"limits": {"a\tb": 1}}, "^a key of limits 'a"),
+        ({"limits": {str(i): 1 for i in range(33)}}, "^limits has 33 entries; 32 is"),
         ({"labels": ["a"]}, "^labels must be a dictionary"),
-        ({"limits": {"api": 0}}, "^the limit of group 'api'"),
-        ({"limits": {"api": 1 << 64}}, "^the limit of group 'api'"),
-        ({"limits": {"api": True}}, "^the limit of group 'api'"),
+        ({"limits": {"api": 0}}, "^limits.api must be 1 to 1,000,000, not 0"),
+        ({"limits": {"api": 1 << 64}}, "^limits.api"),
+        ({"limits": {"api": True}}, "^limits.api"),
         ({"at": "tomorrow"}, "^at must be a datetime"),
         ({"deadline": 5}, "^deadline must be a datetime"),
         ({"worker_tags": "gpu"}, "^worker_tags must be a sequence"),
@@ -48,8 +49,11 @@ async def one_each(ctx: Context, name: str) -> None: ...
     ],
 )
 def test_a_start_names_the_text_that_no_database_or_list_could_hold(options: Any, named: str) -> None:
-    with pytest.raises(InvalidInput, match=named):
+    with pytest.raises(InvalidInput, match=named) as refused:
         new_run(train.spec, "x", options, 1, LIMIT)
+    (found,) = refused.value.details["errors"]
+    assert found["problem"] == refused.value.message
+    assert found["at"].partition(".")[0] in options
 
 
 def test_a_lane_whose_key_cannot_be_stored_is_refused() -> None:

@@ -49,6 +49,25 @@ def test_a_lost_lease_shows_the_try_as_interrupted_and_the_next_at_the_same_numb
     assert (view.lease_recoveries, view.consecutive_recoveries) == (1, 0)
 
 
+def test_a_body_that_ran_on_while_its_run_was_paused_was_not_cut_off() -> None:
+    held = [(j.STEP_STARTED, S, {}), (j.RUN_PAUSED, None, {"reason": "WHY"}),
+            (j.RUN_UNPAUSED, None, {"state": "pending"}), (j.RUN_RESUMED,)]  # fmt: skip
+    failed = {"error": {"type": "builtins.ValueError", "message": "x"}, "due": 900}
+    for kind, payload, state in (
+        (j.STEP_COMPLETED, {"result": 1}, "completed"),
+        (j.STEP_RETRYING, failed, "retrying"),
+        (j.STEP_FAILED, failed, "failed"),
+    ):
+        [one] = told(*held, (kind, S, payload)).steps[S].tries
+        assert (one.state, one.started_at, one.ended_at, one.error) == (state, 103, 107, payload.get("error"))
+    cut_off = {"error": {"type": "ironflow.errors.StepInterrupted", "message": "x"}}
+    for kind, payload in ((j.STEP_FAILED, cut_off), (j.STEP_INTERRUPTED, {}), (j.STEP_CANCELLED, {})):
+        [one] = told(*held, (kind, S, payload)).steps[S].tries
+        assert (one.state, one.ended_at) == ("interrupted", 104)
+    again = told(*held, (j.STEP_INTERRUPTED, S), (j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {})).steps[S]
+    assert [(one.number, one.state) for one in again.tries] == [(1, "interrupted"), (1, "completed")]
+
+
 def test_a_lost_lease_changes_nothing_of_a_step_that_had_ended() -> None:
     view = told((j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {}), (j.RUN_RECOVERED,))
     assert view.steps[S].state == "completed"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ironflow.engine.declared import Declared
+from ironflow.engine.starting import new_run
 from ironflow.errors import InvalidInput
 from ironflow.model import ids
 from ironflow.model.scope import DEFAULT, Scope
@@ -108,3 +112,35 @@ def test_a_text_that_could_not_be_stored_and_shown_is_refused_by_name(text: Any)
 @pytest.mark.parametrize("text", ["x", "order 7", "größe", "東京　太郎", "a\u00a0b", "🚀", "x" * 200])
 def test_a_text_that_a_person_writes_is_accepted(text: str) -> None:
     ids.check_text(text, "the key")
+
+
+@pytest.mark.parametrize("run_id", ["a", "a/b", "steps", "steps/a", "a/steps/b", "a.b", "...", "a/..b", "x%2Fy", "é/ü"])
+def test_a_run_may_be_called_by_any_id_that_its_address_leads_to(run_id: str) -> None:
+    assert ids.check_run_id(run_id) == run_id
+
+
+@pytest.mark.parametrize("run_id", [*(f"a/{word}" for word in sorted(ids.RUN_PARTS)), "/steps", "a/b/why"])
+def test_no_run_may_have_an_id_that_is_the_address_of_a_part_of_another(run_id: str) -> None:
+    with pytest.raises(InvalidInput, match="an address that means something else"):
+        ids.check_run_id(run_id)
+
+
+@pytest.mark.parametrize("run_id", [".", "..", "a/../b", "./a", "a/.."])
+def test_no_run_may_have_an_id_that_is_taken_out_of_an_address(run_id: str) -> None:
+    with pytest.raises(InvalidInput, match="has a part that is"):
+        ids.check_run_id(run_id)
+
+
+def test_a_start_refuses_such_an_id() -> None:
+    spec = Declared({"name": "order", "version": "1", "worker_tags": "", "definition": None})
+    with pytest.raises(InvalidInput) as refused:
+        new_run(spec, None, {"id": "a/steps"}, 0, 1_000)
+    assert refused.value.details["errors"][0]["at"] == "id"
+
+
+def test_every_part_that_the_api_has_of_a_run_is_one_that_no_id_may_end_in() -> None:
+    source = Path(ids.__file__).parents[1] / "server"
+    texts = "".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
+    parts = set(re.findall(r"/runs/\{run_id(?::path)?\}/(\w+)\"", texts))
+    assert len(parts) >= 8
+    assert parts <= ids.RUN_PARTS

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ironflow.errors import InvalidInput
+from ironflow.model import routing
 from ironflow.model.ids import route_of, split_route
 from ironflow.model.routing import Served, Serves
 from ironflow.model.scope import DEFAULT, Scope, check_scope
@@ -105,3 +106,33 @@ def test_a_name_that_could_be_mistaken_is_no_scope(name: str) -> None:
 def test_served_names_its_parts() -> None:
     serves = Serves.of(DEFAULT, (), [Spec("order", "3", ("2",), ("gpu",))])
     assert serves.workflows == {"order": Served(("3", "2"), ("gpu",))}
+
+
+def serving(**versions: int) -> dict[str, Any]:
+    workflows = {name: {"versions": [f"v{n}" for n in range(count)], "tags": []} for name, count in versions.items()}
+    return {"tags": [], "workflows": workflows}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (serving(order=routing.MOST_VERSIONS + 1), "order has 101 versions; 100 is the most"),
+        (serving(**{f"w{n}": 1 for n in range(routing.MOST_WORKFLOWS + 1)}), "1,001 entries; 1,000 is the most"),
+        (serving(**{f"w{n}": 100 for n in range(21)}), "2,100 versions of workflows; 2,000 is the most"),
+    ],
+)
+def test_a_worker_that_claims_more_than_one_worker_may_serve_is_refused(value: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        Serves.from_object(DEFAULT, value)
+
+
+def test_what_an_embedded_worker_serves_is_read_back_however_much_it_is() -> None:
+    served = {"order": Served(tuple(f"v{n}" for n in range(5_000)), ())}
+    serves = Serves(DEFAULT, (), served)
+    assert Serves.from_json(DEFAULT, serves.to_json()) == serves
+
+
+def test_the_routes_a_worker_serves_are_told_without_asking_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    serves = Serves.of(DEFAULT, ("big",), [Spec("order", "3", ("2",)), Spec("train", worker_tags=("gpu",))])
+    monkeypatch.setattr(Serves, "can_take", None)
+    assert serves.routes() == [route_of("order", "2"), route_of("order", "3")]

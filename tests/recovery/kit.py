@@ -67,6 +67,8 @@ class Trusting(CapacityScanner):
     def _may_trust_clocks(self) -> bool:
         return True
 
+    _may_trust_silence = _may_trust_clocks
+
 
 async def scanner(store: Store, clock: Clock | None = None, **settings: Any) -> CapacityScanner:
     """A scanner that trusts the clocks, or (with a clock of its own) one that has just made its first pass."""

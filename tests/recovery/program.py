@@ -94,6 +94,15 @@ async def die(name: str) -> str:
 
 
 @ironflow.step
+async def quit_once(name: str) -> str:
+    """Ends whatever executes it with the exit code behind the dash in its name; the second time it does not."""
+    tell(f"{name}")
+    if len(lines(name)) == 1:
+        os._exit(int(name.rpartition("-")[2]))
+    return name
+
+
+@ironflow.step
 def devour(name: str) -> int:
     """Asks for more memory than there is."""
     tell(f"{name}")
@@ -114,6 +123,12 @@ async def wave(ctx: Context, name: str) -> list[str]:
     """Two steps side by side, of which one holds; then one more."""
     done = await ctx.parallel([mark(f"{name}-a"), hold(f"{name}-b")])
     return [*done, await mark(f"{name}-c")]
+
+
+@ironflow.workflow
+async def quits(ctx: Context, name: str) -> str:
+    """One step, which ends its process."""
+    return await quit_once(name)
 
 
 @ironflow.workflow
@@ -142,7 +157,7 @@ async def glutton(ctx: Context, name: str) -> int:
     return await devour(name)
 
 
-WORKFLOWS = (line, wave, short, pill, poison, glutton)
+WORKFLOWS = (line, wave, short, pill, poison, glutton, quits)
 
 
 # ---- processes

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import sys
+from asyncio.subprocess import PIPE
+from typing import Any
 
-from tests.recovery.kit import EXPIRED, quick
+from tests.recovery.kit import EXPIRED, quick, until
 from tests.store.build import HOUR, answer, answers, create, leave, start, timer
 from tests.store.conftest import Open
 
@@ -15,6 +19,25 @@ from ironflow.store.base import Store
 
 #: Every claim is older than this, once the clock has moved: a threshold in the future.
 AT_ONCE = -HOUR
+#: A node that claims a wait and comes no further.
+CLAIM = """
+import asyncio, sys
+from ironflow.store import connect
+async def main(url, name):
+    store = await connect(url)
+    await store.listen(print, name)
+    assert len(await store.claim_waits(name, 1)) == 1
+    print("claimed", flush=True)
+    await asyncio.sleep(3600)
+asyncio.run(main(*sys.argv[1:]))
+"""
+#: No claim is ever older than this.
+PATIENT = quick(stale_claim_threshold_ms=HOUR)
+
+
+def new_name() -> str:
+    """Of a node; what a killed one leaves behind must not meet another test."""
+    return f"node-{secrets.token_hex(6)}"
 
 
 class Sweep(StaleClaims):
@@ -53,14 +76,64 @@ async def test_r26_a_due_run_is_woken_once_with_several_wakers_running(
     assert {(await store.run(f"r{n}")).execution_seq for n in range(8)} == {1}  # type: ignore[union-attr]
 
 
-async def test_g21_a_claim_whose_node_died_goes_back_with_its_fields_null(store: Store) -> None:
+async def test_g21_a_claim_that_is_older_than_the_threshold_goes_back_with_its_fields_null(store: Store) -> None:
+    stuck = new_name()
+    await store.listen(print, stuck)
     await suspended(store, timer("r1", 1))
-    assert len(await store.claim_waits("dead", 10)) == 1
-    assert (await StaleClaims(store, quick(stale_claim_threshold_ms=HOUR)).run_once()).counts == {}
+    assert len(await store.claim_waits(stuck, 10)) == 1
+    assert (await StaleClaims(store, PATIENT).run_once()).counts == {}
     assert (await Sweep(store).run_once()).counts == {"reset": 1}
     (wait,) = await store.waits("r1")
     assert (wait.status, wait.pre_claim_status, wait.claimed_by, wait.claimed_at) == ("sleeping", None, None, None)
     assert len(await store.claim_waits("alive", 10)) == 1
+
+
+async def test_g21_a_claim_whose_node_was_killed_goes_back_at_once(store: Store, store_url: str) -> None:
+    """No threshold passes here: it is known that nobody listens under that name any more."""
+    alive, dead = new_name(), new_name()
+    await store.listen(print, alive)
+    for n in range(2):
+        await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLAIM, store_url, dead, stdout=PIPE)
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"claimed\n"
+        assert len(await store.claim_waits(alive, 2)) == 1
+        assert await store.gone_claimers() == frozenset()
+        assert (await StaleClaims(store, PATIENT).run_once()).counts == {}
+    finally:
+        process.kill()
+        await process.wait()
+    await until(lambda: _gone(store, {dead}))
+    assert (await StaleClaims(store, PATIENT).run_once()).counts == {"reset": 1}
+    left = [wait for n in range(2) for wait in await store.waits(f"r{n}")]
+    assert sorted((wait.status, wait.claimed_by) for wait in left) == [("sleeping", None), ("waking", alive)]
+    assert (await Waker(store, alive).run_once()).counts == {"woken": 1}
+
+
+async def _gone(store: Store, names: set[str]) -> bool:
+    return await store.gone_claimers() == names
+
+
+async def test_a_node_that_was_taken_for_dead_hands_nothing_off_twice(
+    store: Store, open_store: Open, store_url: str
+) -> None:
+    """It claimed, others put the claim back and wake the run, and only then does it come to its hand-off."""
+    other, slow = new_name(), new_name()
+    await store.listen(print, other)
+    await suspended(store, timer("r1", 1))
+    late = await open_store(store_url)
+    claim_waits = late.claim_waits
+
+    async def claim_and_be_overtaken(node: str, limit: int) -> Any:
+        found = await claim_waits(node, limit)
+        assert (await StaleClaims(store, PATIENT).run_once()).counts == {"reset": 1}
+        assert (await Waker(store, other).run_once()).counts == {"woken": 1}
+        return found
+
+    late.claim_waits = claim_and_be_overtaken  # type: ignore[method-assign]
+    assert (await Waker(late, slow).run_once()).counts == {}
+    assert [queued.run_id for queued in await store.queue()] == ["r1"]
 
 
 async def test_g23_each_wait_goes_back_to_the_status_it_was_claimed_from(store: Store) -> None:

@@ -9,6 +9,7 @@ from tests.recovery.kit import Clock, row, scanner
 from tests.store.build import HOUR, answer, answers, append, create, session, start
 from tests.store.conftest import Open
 
+from ironflow.loops.capacity_scanner import BACK_WITHIN_MS, CapacityScanner
 from ironflow.model import recovery
 from ironflow.model.transition import APPLIED, STALE
 from ironflow.store.base import Store
@@ -92,6 +93,18 @@ async def test_a_scanner_that_slept_grants_a_renewal_before_it_acts_on_a_suspici
     clock.at += 60
     assert (await eye.run_once()).counts == {}
     assert len(await store.sessions()) == 1
+
+
+async def test_a_scanner_that_has_just_begun_gives_the_suspects_time_to_come_back_and_no_renewal(store: Store) -> None:
+    """A renewal may be half a minute away; a worker that lost its connection comes back at once, or not."""
+    await cut_off(store)
+    settings = (await scanner(store, **SETTINGS, renewal_interval_ms=30_000, stale_claim_threshold_ms=HOUR)).settings
+    eye = CapacityScanner(store, settings, lambda: 0.0)
+    assert (await eye.run_once()).counts == {}
+    assert eye._patient_until - store.now() <= BACK_WITHIN_MS
+    assert eye._grace_until - store.now() > BACK_WITHIN_MS
+    eye._patient_until = store.now()  # that time is over
+    assert (await eye.run_once()).counts == {"suspects": 1, "recovered": 1, "reservations": 1}
 
 
 async def test_two_scanners_end_a_suspect_once(store: Store, store_url: str, open_store: Open) -> None:

@@ -23,6 +23,7 @@ from tests.store.build import (
 )
 from tests.store.conftest import Open
 
+from ironflow.errors import StoreUnreachable
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import journal as j
 from ironflow.model.fold import fold
@@ -236,10 +237,10 @@ async def test_a_page_of_runs_that_cannot_be_recovered_stops_no_others(
     await answers(store, *(start(f"r{n}", ttl=EXPIRED) for n in range(4)))
     real = recovery.expired_lease
 
-    def broken(locked: Any, *rest: Any) -> Any:
+    def broken(locked: Any, *rest: Any, **named: Any) -> Any:
         if locked.row.run_id in ("r0", "r1"):
             raise RuntimeError("a bug of ours")
-        return real(locked, *rest)
+        return real(locked, *rest, **named)
 
     monkeypatch.setattr(recovery, "expired_lease", broken)
     eye = await scanner(store, recovery_batch=2)
@@ -303,3 +304,62 @@ async def test_proof_needs_no_clock_and_no_patience(store: Store) -> None:
     await store.open_session(session(store))
     eye = CapacityScanner(store, (await scanner(store)).settings, lambda: 0.0)
     assert (await eye.session_died("s1")).run_ids == ["r1"]
+
+
+async def test_what_ran_out_while_nobody_could_renew_is_recovered_and_charged_to_no_run(store: Store) -> None:
+    """Two outages of the database made a suspect of a run with a long step that did no harm."""
+    clock = Clock()
+    eye = await scanner(store, clock, lease_ttl_ms=20_000)
+    for outage in (1, 2, 3):
+        await eye.run_once()
+        if outage == 1:
+            await answer(store, start("r1", ttl=EXPIRED))
+        else:
+            head = await peek_one(store)
+            await answer(store, activate(head, len(await store.journal("r1")) + 1, ttl=EXPIRED))
+        clock.at += 30
+        assert eye._last is not None
+        eye._last = eye._last[0], store.now() - 30_000  # the database's own clock tells the same
+        assert (await eye.run_once()).counts == {}
+        clock.at += 1
+        eye._grace_until = store.now()
+        assert (await eye.run_once()).counts == {"recovered": 1}
+        found = await row(store)
+        assert (found.lease_recoveries, found.charged_recoveries, found.consecutive_recoveries) == (outage, 0, 0)
+
+
+async def test_what_ran_out_in_a_gap_too_short_to_cost_a_lease_is_charged(store: Store) -> None:
+    clock = Clock()
+    eye = await scanner(store, clock, lease_ttl_ms=20_000)
+    await eye.run_once()
+    await answer(store, start("r1", ttl=EXPIRED))
+    clock.at += 6
+    assert (await eye.run_once()).counts == {}
+    clock.at += 1
+    eye._grace_until = store.now()
+    assert (await eye.run_once()).counts == {"recovered": 1}
+    assert (await row(store)).charged_recoveries == 1
+
+
+async def test_a_database_that_cannot_be_reached_is_not_seen_however_often_it_is_looked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes that fail at once leave no gap between them; whoever could not renew is granted time all the same."""
+    clock = Clock()
+    eye = await scanner(store, clock)
+    await eye.run_once()
+
+    async def away(*arguments: Any) -> Any:
+        raise StoreUnreachable("the network is cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "overdue", away)
+        patched.setattr(store, "expired_reservations", away)
+        for _ in range(10):
+            clock.at += 1
+            with pytest.raises(StoreUnreachable):
+                await eye.run_once()
+    eye._grace_until = store.now()
+    await answer(store, start("r1", ttl=EXPIRED))
+    clock.at += 1
+    assert (await eye.run_once()).counts == {}, "one renewal interval is granted"

@@ -37,7 +37,7 @@ class Running:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             told: dict[str, Any] = json.loads(line)
-            if told["event"] == name:
+            if told.get("event") == name:  # a last word about an error is none
                 return told
         raise AssertionError(f"the process ended without {name}")
 

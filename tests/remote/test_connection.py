@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.recovery.kit import until
 
 from ironflow.errors import InvalidInput, PayloadTooLarge, ServerError, ServerUnreachable, StoreUnreachable
 from ironflow.model import journal as j
@@ -80,6 +81,24 @@ async def test_r50_any_other_refusal_is_final(status: int) -> None:
         with pytest.raises(InvalidInput, match="no"):
             await one.ask("POST", "/poll", {})
         assert len(server.asked) == 1
+
+
+async def test_a_pause_ends_when_a_server_has_answered_something_else() -> None:
+    async with scripted(AWAY, (200, {"now": 1})) as server, connected(server.url, pauses=(60.0,)) as one:
+        pausing = asyncio.ensure_future(one.ask("POST", "/transitions", {"n": 1}))
+        await until(lambda: len(server.asked) == 1)
+        await one.ask("POST", "/poll", {"n": 2})
+        await asyncio.wait_for(pausing, 10)
+        assert [asked["n"] for asked in server.asked] == [1, 2, 1]
+
+
+async def test_a_worker_that_leaves_ends_its_pauses() -> None:
+    async with scripted(AWAY) as server, connected(server.url, pauses=(60.0,)) as one:
+        pausing = asyncio.ensure_future(one.ask("POST", "/transitions", {}))
+        await until(lambda: len(server.asked) == 1)
+        one.hurry()
+        with pytest.raises(StoreUnreachable):
+            await asyncio.wait_for(pausing, 10)
 
 
 async def test_the_next_server_is_asked_before_there_is_a_pause() -> None:
@@ -195,7 +214,7 @@ async def test_the_heart_asks_every_server_once_and_opens_a_dead_connection_agai
         assert (found.known, [one.verdict for one in found.verdicts]) == (True, ["refreshed"])
         assert server.asked[0]["held"] == [["r", 1, "token", True]]
         assert heart._open is not None
-        heart._open.sock.close()
+        heart._open._connection.sock.close()
         assert (await asyncio.to_thread(beat)).known
         assert len(renewed) == 2
         server.script = [(404, {"code": "SESSION_UNKNOWN", "detail": "gone"})]

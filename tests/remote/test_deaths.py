@@ -21,7 +21,7 @@ from tests.remote.kit import client, served
 from tests.remote.processes import running
 from tests.remote.relay import relayed
 
-from ironflow.cli.supervisor import SESSIONS_VARIABLE, supervised
+from ironflow.cli.words import WORDS_VARIABLE, Words
 from ironflow.config import Settings
 from ironflow.model import journal as j
 
@@ -59,6 +59,31 @@ async def test_g3_g4_r3_a_killed_childs_run_goes_on_elsewhere_at_once(store_url:
             supervisor.send(signal.SIGTERM)
             assert await asyncio.to_thread(supervisor.process.wait, 20) == 0
         assert await looking.store.sessions() == []
+
+
+@pytest.mark.parametrize("code", [0, 79])
+async def test_a_step_that_ends_its_process_with_any_code_has_not_left_in_order(sqlite_url: str, code: int) -> None:
+    """Its runs go on at once, and the process is replaced: what a code says, a step can say, too."""
+    settings = Settings(suspect_after_ms=None)
+    async with served(sqlite_url, settings) as server, client(sqlite_url, WORKFLOWS) as looking:
+        with running(server.url, server.key, "--processes", "2") as supervisor:
+            await event(supervisor, "ready")
+            await event(supervisor, "ready")
+            run = await looking.start(program.quits, f"q-{code}")
+            await run.result(timeout=20)
+            first, second = lines("q")
+            assert (second[2] - first[2]) / 1e9 < PROVEN_S
+            assert (await event(supervisor, "died"))["code"] == code
+            await event(supervisor, "ready")  # the next child
+            supervisor.send(signal.SIGTERM)
+            assert await asyncio.to_thread(supervisor.process.wait, 20) == 0
+        assert await looking.store.sessions() == []
+
+
+async def test_a_supervisor_ends_when_its_children_cannot_begin_with_what_it_was_told(sqlite_url: str) -> None:
+    async with served(sqlite_url) as server:
+        with running(server.url, server.key, "--processes", "2", "--tag", "no tag") as supervisor:
+            assert await asyncio.to_thread(supervisor.process.wait, 30) == 2
 
 
 async def test_g13_a_thawed_worker_writes_nothing_and_works_on(sqlite_url: str) -> None:
@@ -194,13 +219,13 @@ async def test_a_worker_that_cannot_begin_says_why_with_its_exit_code(
 
 def test_a_child_does_not_wait_for_a_supervisor_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    monkeypatch.setenv(SESSIONS_VARIABLE, str(write))
-    by = supervised()
+    monkeypatch.setenv(WORDS_VARIABLE, str(write))
+    by = Words.of_this_process().supervised()
     assert by is not None
     telling = threading.Thread(target=lambda: [by.announce("s" * 36) for _ in range(10_000)], daemon=True)
     telling.start()
     telling.join(10)
     assert not telling.is_alive(), "it waits for room in the pipe"
-    assert os.read(read, 37) == b"s" * 36 + b"\n"
+    assert os.read(read, 45) == b"session " + b"s" * 36 + b"\n"
     os.close(read)
     os.close(write)

@@ -237,3 +237,18 @@ async def test_a_server_that_is_not_there_is_told_with_its_address(
         async with working("http://127.0.0.1:9", "ifworker_" + "0" * 43, WORKFLOWS):
             pass
     assert session.AGAIN_S[0] < 1
+
+
+async def test_that_a_look_for_work_succeeds_again_is_known_as_soon_as_it_does(sqlite_url: str) -> None:
+    """Not when the next question ends that a server holds open, which may be 25 s later."""
+    async with (
+        served(sqlite_url) as server,
+        relayed(server.url) as relay,
+        working(relay.url, server.key, [holds]) as one,
+    ):
+        await until(lambda: relay.requests > 0)
+        await relay.down()
+        outage = one.dispatcher._outage  # type: ignore[attr-defined]
+        await until(lambda: outage.lasts)
+        await relay.up()
+        await until(lambda: not outage.lasts, patience=10)

@@ -17,24 +17,37 @@ from ironflow.model import wire
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead
 from ironflow.model.ids import token_hash
 from ironflow.model.journal import Event
+from ironflow.model.moment import LATEST_MS
 from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.remote.port import _parts
 
 TTL = 20_000
 TOKEN = "0123456789abcdef"
-names = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=40)
+_UNPRINTABLE = ("Cs", "Cc", "Cf", "Cn", "Co", "Zs", "Zl", "Zp")
+names = st.text(st.characters(blacklist_categories=_UNPRINTABLE), min_size=1, max_size=40)
 counts = st.integers(0, 1 << 50)
-payloads = st.none() | st.dictionaries(names, st.integers() | names, max_size=3).map(json.dumps)
+times = st.integers(0, LATEST_MS)
+#: Besides what somebody goes by, which is to have its form.
+others = st.dictionaries(names.map("x {}".format), st.integers() | names, max_size=3)
+NEEDED: dict[str, dict[str, Any]] = {
+    j.STEP_FAILED: {"error": {"message": "m"}}, j.TIMER_STARTED: {"due": 1}, j.RUN_SUSPENDED: {"state": runs.SLEEPING},
+}  # fmt: skip
+LAST = {
+    "ends": j.RUN_SUCCEEDED, "sleeps": j.RUN_SUSPENDED, "pauses": j.RUN_PAUSED, "is tried again": j.RUN_RETRYING,
+}  # fmt: skip
 
 
 @st.composite
-def events(draw: Any, fence: int, last: str | None) -> list[Event]:
-    kinds = sorted(set(j.KINDS) - wire.FROM_OUTSIDE - j.TERMINAL_KINDS)
+def events(draw: Any, fence: int, begin: str | None, last: str | None) -> list[Event]:
+    kinds = sorted(set(j.KINDS) - wire.FROM_OUTSIDE - set(LAST.values()) - j.TERMINAL_KINDS - {j.RUN_RELEASED})
     first = draw(st.integers(1, 1_000))
-    found = draw(st.lists(st.tuples(st.sampled_from(kinds), st.none() | names, payloads), min_size=1, max_size=6))
-    made = [Event(first + n, kind, step, text, fence) for n, (kind, step, text) in enumerate(found)]
-    return [*made, Event(first + len(made), last, None, "{}", fence)] if last is not None else made
+    within = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6))
+    found = [kind for kind in (begin, *within, last) if kind is not None]
+    return [
+        Event(first + n, kind, draw(names), json.dumps({**draw(others), **NEEDED.get(kind, {})}), fence)
+        for n, kind in enumerate(found)
+    ]
 
 
 @st.composite
@@ -58,10 +71,10 @@ def changes(draw: Any) -> Transition:
         change.state = {"ends": runs.COMPLETED, "sleeps": runs.SLEEPING, "pauses": runs.PAUSED}.get(way, runs.RETRYING)
         change.ended = way == "ends"
     if way == "sleeps":
-        change.waits = [WaitRow(change.run_id, draw(names), waits.TIMER, waits.SLEEPING, draw(counts))]
+        change.waits = [WaitRow(change.run_id, draw(names), waits.TIMER, waits.SLEEPING, draw(times))]
     if way == "is tried again":
-        change.enqueue = QueueRow(change.run_id, "", 0, 0, draw(counts), fence)
-    change.events = draw(events(fence, j.RUN_SUCCEEDED if way == "ends" else None))
+        change.enqueue = QueueRow(change.run_id, "", 0, 0, draw(times), fence)
+    change.events = draw(events(fence, j.RUN_STARTED if change.lease is not None else None, LAST.get(way)))
     change.progress, change.clear_waits = draw(st.booleans()), draw(st.booleans())
     change.changes = draw(st.none() | st.fixed_dictionaries({"warnings": counts, "status_text": st.none() | names}))
     return change
@@ -109,6 +122,25 @@ def test_a_worker_cannot_write_what_happens_to_a_run_from_outside(kind: str) -> 
     item = {"run_id": "r", "guard": GUARD_OWNER, "seq": 1, "token": TOKEN, "events": [[2, kind, None, "{}", 1]]}
     with pytest.raises(InvalidInput, match=kind):
         wire.change_of(item, "s", TTL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"status_text": "x" * 1_001}, "status_text must be text of at most 1,000 characters"),
+        ({"reason": "x" * 201}, "reason must be text of at most 200 characters"),
+        ({"reason": "a\x00b"}, "reason must be text"),
+        ({"resume_state": "asleep"}, "resume_state cannot be 'asleep'"),
+        ({"compensating_for": "running"}, "compensating_for cannot be 'running'. It is one of cancelled, failed"),
+    ],
+)
+def test_what_a_worker_writes_into_lists_is_bounded_and_one_of_what_there_is(
+    changes: dict[str, str], named: str
+) -> None:
+    item = {"run_id": "r", "guard": GUARD_OWNER, "seq": 1, "token": TOKEN, "events": [], "changes": changes}
+    with pytest.raises(InvalidInput) as refused:
+        wire.change_of(item, "s", TTL)
+    assert str(refused.value).startswith(named)
 
 
 def test_parts_of_a_change_are_its_events_in_order_and_its_end_last() -> None:

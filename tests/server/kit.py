@@ -24,6 +24,7 @@ from ironflow.model.run import COMPLETED, RUNNING, RunRow
 from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, Transition
 from ironflow.server import keys
+from ironflow.server.access import Access, Caller
 from ironflow.server.node import Node
 from ironflow.server.serving import bind, serving
 from ironflow.store.base import Store
@@ -63,11 +64,13 @@ class Speaker:
         self.key = key
         self.session_id = f"s-{secrets.token_hex(4)}"
 
-    async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, media: str = "application/json", **query: Any
+    ) -> dict[str, Any]:
         """One request; raises `Refused` for an answer that is an error."""
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         data = None if content is None else io.BytesIO(content)
-        headers = {"Authorization": f"Bearer {self.key}"}
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": media}
         async with self.http.request(
             method, self.url + WORKER + path, data=data, params=query, headers=headers
         ) as response:
@@ -155,6 +158,10 @@ class Served:
         await speaker.register(*workflows, **options)
         return speaker
 
+    async def caller(self) -> Caller:
+        """Who shows the key of this node's workers."""
+        return await Access(self.store, self.node.settings).caller(self.key)
+
     async def start(self, workflow: str = "order", *, worker_tags: tuple[str, ...] = (), **options: Any) -> RunRow:
         """Start a run as the API does."""
         row = await start(self.store, workflow, worker_tags=worker_tags, **options)
@@ -190,6 +197,11 @@ async def served(url: str, settings: Settings | None = None) -> AsyncIterator[Se
         yield Served(node, url, address, http, await new_key(node.store))
 
 
+async def always() -> bool:
+    """Of a key that is not revoked: it counts."""
+    return True
+
+
 # ---- changes, as a worker's engine makes them
 
 
@@ -200,7 +212,8 @@ def taking(head: RunHead, token: str = "token") -> Transition:
     change.new_execution_seq, change.new_token_hash = head.execution_seq + 1, token
     change.state, change.dequeue = RUNNING, True
     change.lease = LeaseRow(head.run_id, head.execution_seq + 1, token, "", 0, 0)
-    change.events = [Event(2 if head.execution_seq == 0 else 0, RUN_STARTED, None, '{"worker":"w"}', 1)]
+    seq = 2 if head.execution_seq == 0 else 0
+    change.events = [Event(seq, RUN_STARTED, None, '{"worker":"w"}', head.execution_seq + 1)]
     return change
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.recovery.kit import until
 from tests.server.asking import OTHER, Api, serving
+from tests.server.kit import Served, Speaker, new_key
 
 from ironflow.errors import WorkflowUnknown
+from ironflow.model import key as kinds
 from ironflow.model.scope import DEFAULT
 from ironflow.server.catalogue import FRESH_S, Catalogue
 
@@ -52,3 +55,33 @@ async def test_scopes_do_not_know_each_other_s_workflows(api: Api) -> None:
     await catalogue.declared(DEFAULT, "first")
     with pytest.raises(WorkflowUnknown, match="Known: none"):
         await catalogue.declared(OTHER, "first")
+
+
+async def test_new_runs_get_the_newest_version_that_a_worker_has_whoever_registered_last(here: Served) -> None:
+    key = {"Authorization": f"Bearer {await new_key(here.store, kinds.ORG, role='developer')}"}
+
+    async def registers(speaker: Speaker, version: str) -> None:
+        before = here.store.now()
+        await until(lambda: here.store.now() > before)  # two registrations of one millisecond have no order
+        serves = {"tags": [], "workflows": {"order": {"versions": [version], "tags": []}}}
+        seen = [{"name": "order", "version": version, "worker_tags": [], "definition": {}}]
+        await speaker.register(serves=serves, workflows=seen)
+
+    async def version() -> str:
+        async with here.http.post(f"{here.url}/api/v1/runs", json={"workflow": "order"}, headers=key) as answered:
+            assert answered.status == 201
+            return str((await answered.json())["version"])
+
+    old, new = here.speaker(), here.speaker()
+    await registers(old, "1")
+    await registers(new, "2")
+    await registers(old, "1")
+    assert await version() == "2"
+    async with here.http.get(f"{here.url}/api/v1/workflows/order", headers=key) as answered:
+        assert (await answered.json())["version"] == "2"
+    await new.ask("DELETE", f"/sessions/{new.session_id}")
+
+    async def back() -> bool:
+        return await version() == "1"
+
+    await until(back)

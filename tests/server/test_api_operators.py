@@ -13,7 +13,8 @@ from tests.store.build import answer, create, session, start
 
 from ironflow.engine import views
 from ironflow.errors import IronflowError
-from ironflow.model.scope import DEFAULT
+from ironflow.model.ids import route_of
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import APPLIED
 
 
@@ -51,10 +52,13 @@ async def test_a_paused_workflow_takes_runs_and_hands_out_none(api: Api) -> None
     assert (paused["changed"], again["changed"], again["paused_at"]) == (True, False, paused["paused_at"])
     made = await api.ask("POST", "/runs", key, body={"workflow": "order"})
     assert made.status == 201
-    assert await api.store.peek([made.json["route"]], 1) == []
+    scope = Scope(made.json["org"], made.json["environment"])
+    assert made.json["route"] == {"workflow": "order", "version": "1", "tags": [], **scope._asdict()}
+    route = route_of("order", "1", scope=scope)
+    assert await api.store.peek([route], 1) == []
     resumed = (await api.ask("POST", "/workflows/order/resume", key)).json
     assert (resumed["changed"], resumed["paused_at"]) == (True, None)
-    assert [one.run_id for one in await api.store.peek([made.json["route"]], 1)] == [made.json["run_id"]]
+    assert [one.run_id for one in await api.store.peek([route], 1)] == [made.json["run_id"]]
 
 
 # ---- capacity

@@ -13,6 +13,7 @@ import pytest
 from tests.recovery.kit import quick, row, until
 from tests.server.kit import Refused, Served, Speaker, append, ending, served, start
 
+from ironflow.errors import StoreUnreachable
 from ironflow.model import wire
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import PENDING, SLEEPING
@@ -90,7 +91,10 @@ async def test_a_timer_that_is_due_reaches_a_held_poll_at_once(here: Served) -> 
     due = here.store.now() + 400
     item = {
         **wire.item_of(append(head, 3)),
-        "events": [[3, "timer_started", "0:sleep", json.dumps({"due": due}), 1], [4, "run_suspended", None, None, 1]],
+        "events": [
+            [3, "timer_started", "0:sleep", json.dumps({"due": due}), 1],
+            [4, "run_suspended", None, '{"state":"sleeping"}', 1],
+        ],
         "state": SLEEPING,
         "release": True,
         "facts": head.facts,
@@ -243,3 +247,26 @@ async def test_what_a_dead_worker_held_reaches_a_held_poll_through_the_scanner(s
             beats.cancel()
         assert (head.run_id, head.execution_seq) == (run.run_id, 2)
         assert (await row(here.store, run.run_id)).state == PENDING
+
+
+async def test_a_hub_that_nobody_asks_does_not_say_that_its_looks_succeed_again(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await here.worker()
+    hub = here.node.hub
+
+    async def away(*arguments: Any) -> Any:
+        raise StoreUnreachable("the network is cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(here.node.store, "reserve", away)
+        with pytest.raises(Refused) as refused:
+            await worker.poll(1, 10)
+        assert refused.value.code == "STORE_UNREACHABLE"
+        await until(lambda: not hub._matching)
+        hub.wake()
+        await until(lambda: not hub._kick.is_set() and not hub._woken)
+        await until(lambda: not hub._matching)
+        assert hub._outage.lasts, "there was nobody to look for"
+    assert await worker.poll(1, 10) == []
+    assert not hub._outage.lasts

@@ -11,14 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.recovery.kit import until
-from tests.server.kit import Served, append, patient, served, start
+from tests.server.kit import Served, always, append, patient, served, start
 
 from ironflow.errors import ServerStopping
 from ironflow.loops.alarm import Alarm
 from ironflow.loops.driver import Driver, Report
 from ironflow.model import wire
 from ironflow.model.capacity import HTTP, SessionRow
-from ironflow.model.scope import DEFAULT
 from ironflow.server.hearts import Hearts
 from ironflow.store.base import Store
 from ironflow.testing.postgres import PostgresServer
@@ -168,7 +167,7 @@ async def test_a_heartbeat_from_before_the_break_does_not_take_the_suspicion_awa
             self.real.close()
 
     monkeypatch.setattr(on_sqlite.store, "heart", Late)
-    stream = node.streams.open(worker.session_id)
+    stream = node.streams.open(worker.session_id, await on_sqlite.caller(), always)
     beating = asyncio.ensure_future(worker.heartbeat())
     await until(lambda: node.hearts.busy(worker.session_id))
     ending = asyncio.ensure_future(node.streams.ended(stream))
@@ -181,9 +180,10 @@ async def test_a_heartbeat_from_before_the_break_does_not_take_the_suspicion_awa
 
 async def test_a_stream_whose_worker_does_not_read_is_ended(on_sqlite: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ironflow.server.liveness.MOST_WAITING", 5)
-    stream = on_sqlite.node.streams.open("s")
+    caller = await on_sqlite.caller()
+    stream = on_sqlite.node.streams.open("s", caller, always)
     for number in range(10):
-        on_sqlite.node.streams.check(f"run-{number}")
+        stream.say({"check": f"run-{number}"})
     assert stream.closed
     assert [line async for line in stream.lines(lambda: 7)] == [{"hello": 7}]
 
@@ -243,7 +243,7 @@ async def test_a_worker_that_registered_elsewhere_while_a_look_was_under_way_is_
     looking = asyncio.ensure_future(sessions.refresh())
     await has_read.wait()
     assert await elsewhere.open_session(live("new", elsewhere.now()))
-    asking = asyncio.ensure_future(sessions.known("new", DEFAULT))
+    asking = asyncio.ensure_future(sessions.known("new", await on_sqlite.caller()))
     await asyncio.sleep(0)  # it joins the look that has missed it
     may_answer.set()
     assert (await asking).row.session_id == "new"

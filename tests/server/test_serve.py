@@ -23,6 +23,7 @@ from tests.recovery.program import ROOT
 from tests.server.kit import Refused, Speaker, patient, served
 
 from ironflow.errors import StoreUnreachable
+from ironflow.server import keys
 from ironflow.server.serving import bind
 
 FLOW = """
@@ -127,7 +128,7 @@ async def test_without_dev_no_key_is_shown(tmp_path: Path) -> None:
         assert "admin_key" not in process.ready
         process.signal(signal.SIGTERM)
         out, err = process.process.communicate(timeout=10)
-        assert "key_" not in out + err
+        assert not [prefix for prefix in keys.PREFIXES.values() if prefix in out + err]
 
 
 def test_dev_refuses_to_be_reached_from_other_hosts(tmp_path: Path) -> None:
@@ -192,14 +193,15 @@ async def test_health_and_readiness_tell_apart_a_process_and_its_database(
         assert (await status("/ready"))[0] == 200
 
         async def away() -> None:
-            raise StoreUnreachable("the database is away")
+            raise StoreUnreachable("cannot reach postgresql://db.internal")
 
         with monkeypatch.context() as patched:
             patched.setattr(here.store, "next_due", away)
             assert (await status("/health"))[0] == 200
             code, text = await status("/ready")
             assert (code, json.loads(text)["code"]) == (503, "NOT_READY")
-            assert "the database is away" in text
+            assert "the server cannot reach its database" in text
+            assert "db.internal" not in text
         monkeypatch.setattr("ironflow.server.node.ALIVE_S", 0.0)
         monkeypatch.setattr("ironflow.server.node.ALIVE_INTERVALS", 0)
         assert "waker" in (await status("/ready"))[1]
@@ -217,3 +219,19 @@ def test_a_listener_takes_ipv6_addresses() -> None:
             assert listener.family == socket.AF_INET6
     except Exception as error:
         pytest.skip(f"no IPv6 here: {error}")
+
+
+async def test_a_node_on_a_database_without_keys_says_so(tmp_path: Path) -> None:
+    """It was started without its database's address: it made a new one, was ready, and refused everybody."""
+    with serving_process("--db", f"sqlite:///{tmp_path}/iron.db") as process:
+        process.signal(signal.SIGTERM)
+        _, err = process.process.communicate(timeout=10)
+    assert "iron.db holds no API key" in err
+    assert "ironflow apikey create" in err
+
+
+async def test_a_node_with_keys_says_nothing_of_them(tmp_path: Path) -> None:
+    with serving_process("--dev", "--db", f"sqlite:///{tmp_path}/iron.db") as process:
+        process.signal(signal.SIGTERM)
+        _, err = process.process.communicate(timeout=10)
+    assert "no API key" not in err

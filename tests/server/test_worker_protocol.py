@@ -57,6 +57,9 @@ def lock(path: str, inode: int = 1) -> dict[str, Any]:
         ({"workflows": [{"name": "order"}]}, "INVALID_INPUT"),
         ({"workflows": [{"name": "order", "version": "1", "worker_tags": 7}]}, "INVALID_INPUT"),
         ({"workflows": [{"name": "order", "version": "1", "worker_tags": [[]]}]}, "INVALID_INPUT"),
+        ({"workflows": [{"name": "order", "version": "1", "definition": {"doc": "x" * 1_100_000}}]}, "INVALID_INPUT"),
+        ({"worker_id": "x" * 201}, "INVALID_INPUT"),
+        ({"host": "x" * 1_001}, "INVALID_REQUEST"),
         ({"host": "a\0b"}, "INVALID_REQUEST"),
         ({"supervisor": "a\0b"}, "INVALID_REQUEST"),
         ({"session_id": "s", "lock": lock("/\0/ironflow-0/sessions/s.lock")}, "INVALID_REQUEST"),
@@ -180,3 +183,20 @@ async def test_a_session_that_is_to_leave_is_handed_nothing(here: Served) -> Non
     await here.node.look_around()
     assert await worker.poll(1, 50) == []
     assert (await worker.heartbeat())["draining"] is True
+
+
+@pytest.mark.parametrize("field", ["worker_id", "host", "boot_id", "process_id", "supervisor"])
+async def test_a_worker_does_not_write_on_the_terminal_of_whoever_lists_it(here: Served, field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        await here.speaker().register(**{field: "a\x1b]0;title\x07"})
+    assert (refused.value.status, refused.value.code) == (400, "INVALID_INPUT")
+    assert field in refused.value.problem["detail"]
+    assert await here.store.sessions() == []
+
+
+async def test_a_worker_that_claims_to_serve_too_much_is_refused_at_once(here: Served) -> None:
+    versions = {"order": {"versions": [f"v{n}" for n in range(40_000)], "tags": []}}
+    with pytest.raises(Refused) as refused:
+        await here.speaker().register(serves={"tags": [], "workflows": versions})
+    assert (refused.value.status, refused.value.code) == (400, "INVALID_INPUT")
+    assert "40,000 versions; 100 is the most" in refused.value.problem["detail"]

@@ -187,7 +187,7 @@ async def test_a_node_that_comes_back_on_a_file_is_told_again_what_others_change
         run = await here.start()
         head = await worker.took()
     async with served(sqlite_url) as here:
-        back = here.speaker()
+        back = here.speaker(worker.key)
         back.session_id = worker.session_id
         async with back.liveness() as lines:
             assert "hello" in await anext(lines)

@@ -89,8 +89,9 @@ async def test_g11_g12_r9_who_is_not_the_owner_changes_and_renews_nothing(here: 
     head = await worker.took("right")
     before = [lease.expires_at for lease in await here.store.leases()]
     old = wire.item_of(append(head, 3, "right"))
-    assert await worker.transitions({**old, "seq": 0}) == ["stale"]
-    assert await worker.transitions({**old, "seq": 2}) == ["stale"]
+    for seq in (0, 2):  # an owner before, and one that never was
+        events = [[*event[:4], seq] for event in old["events"]]
+        assert await worker.transitions({**old, "seq": seq, "events": events}) == ["stale"]
     assert await worker.transitions({**old, "token": "wrong"}) == ["stale"]
     assert (await other.heartbeat((run.run_id, 1, "wrong")))["verdicts"] == [[run.run_id, 1, "stale"]]
     assert (await other.heartbeat((run.run_id, 1, "right")))["verdicts"] == [[run.run_id, 1, "stale"]]
@@ -127,8 +128,10 @@ async def test_a_repeated_change_whose_answer_was_lost_is_applied_once_and_answe
     assert await worker.transitions({**take, "new_token": "another", "again": True}) == ["lost"]
     head.execution_seq += 1
     step, end = wire.item_of(append(head, 3)), wire.item_of(ending(head, 4))
-    assert await worker.transitions(step, end) == ["applied", "applied"]
-    assert await worker.transitions({**step, "again": True}, {**end, "again": True}) == ["applied", "applied"]
+    assert await worker.transitions(step) == ["applied"]
+    assert await worker.transitions({**step, "again": True}, end) == ["applied", "applied"]
+    assert await worker.transitions({**end, "again": True}) == ["applied"]
+    assert await worker.transitions({**step, "again": True}) == ["stale"]  # it has left: nothing may begin any more
     other = {**step, "events": [[3, "step_completed", "3:a", '{"result":2}', 1]], "again": True}
     assert await worker.transitions(other, step) == ["stale", "stale"]
     assert [event.seq for event in await here.store.journal(run.run_id)] == [1, 2, 3, 4]

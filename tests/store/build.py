@@ -39,7 +39,7 @@ async def answers(store: Store, *changes: Transition) -> list[str]:
 def start(run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "s1", **row: Any) -> Transition:
     """A run that is created and taken on by its creator, with its first three events."""
     change = Transition(run_id, GUARD_FRESH)
-    change.row = _row(run_id, RUNNING, **row)
+    change.row = _row(run_id, RUNNING, **{"execution_seq": 1, **row})
     change.state, change.new_execution_seq, change.new_token_hash = RUNNING, 1, token
     change.lease = LeaseRow(run_id, 1, token, session, 0, ttl)
     change.events = [

@@ -21,11 +21,11 @@ def new_id(prefix: str = "run") -> str:
     return f"{prefix}-{next(_numbers):06d}"
 
 
-def started(run_id: str, token: str = "t1", session: str = "s1", **columns: Any) -> Transition:
+def started(run_id: str, token: str = "t1", session: str = "s1", workflow: str = "wf", **columns: Any) -> Transition:
     """A run that starts in its caller's own slot, with a lease and three events."""
     change = Transition(run_id, GUARD_FRESH)
     change.row = RunRow(
-        run_id, "wf", "1", "running", ROUTE, run_id, 0, execution_seq=1, lease_token_hash=token, **columns
+        run_id, workflow, "1", "running", ROUTE, run_id, 0, execution_seq=1, lease_token_hash=token, **columns
     )
     change.new_execution_seq, change.new_token_hash = 1, token
     change.lease = LeaseRow(run_id, 1, token, session, 0, TTL_MS)

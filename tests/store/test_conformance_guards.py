@@ -184,6 +184,21 @@ async def test_a_claim_is_lost_while_the_workflow_is_paused(store: Store) -> Non
     assert await answer(store, activate(head, 2)) == APPLIED
 
 
+async def test_a_start_does_not_execute_while_its_workflow_is_paused(store: Store) -> None:
+    assert await store.pause_workflow("order", "ann")
+    assert await answer(store, start("r1")) == LOST
+    assert await store.run("r1") is None
+    large = start("r2")
+    large.events[0].payload = '{"input":"' + "x" * 100_000 + '"}'
+    assert await answer(store, large) == LOST
+    assert await answer(store, create("r3")) == APPLIED
+    words = await answers(store, start("r4"), start("r5", workflow="report"), start("r3"), create("r6"))
+    assert words[:2] + words[3:] == [LOST, APPLIED, APPLIED]
+    assert words[2] in (LOST, EXISTS)
+    assert await store.resume_workflow("order", "ann")
+    assert await answers(store, start("r1"), start("r4")) == [APPLIED, APPLIED]
+
+
 async def test_a_delayed_segment_goes_at_its_time_and_not_before(store: Store) -> None:
     await answer(store, create("early", eligible_at=store.now() + HOUR))
     assert await store.peek(["order"], 5) == []

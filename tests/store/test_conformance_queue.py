@@ -94,7 +94,7 @@ async def test_a_paused_workflow_hands_nothing_out_and_others_go_on(store: Store
     assert await store.resume_workflow("order", "bob") is False
     assert await ids(store, "order") == ["r1"]
     actions = [(entry["action"], entry["actor"]) for entry in await store.audits()]
-    assert sorted(actions) == [("workflow_paused", "ann"), ("workflow_resumed", "bob")]
+    assert sorted(actions) == [("workflow.pause", "ann"), ("workflow.resume", "bob")]
 
 
 async def test_tags_are_part_of_the_route_and_the_pause_is_not(store: Store) -> None:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 import pytest
 from tests.store.build import answer, answers, append, changed, create, leave, start
 
+from ironflow.model import journal as j
 from ironflow.model.fold import fold
-from ironflow.store.base import RunFilter, Store, WorkflowSeen
+from ironflow.store.base import INLINE_PAYLOAD, RunFilter, Store, WorkflowSeen
 
 
 async def found(store: Store, **filter: object) -> list[str]:
@@ -135,3 +136,21 @@ async def test_a_key_that_nobody_holds_finds_nobody(store: Store, key: str) -> N
 async def test_the_address_and_the_dialect_are_told_without_secrets(store: Store, store_url: str) -> None:
     assert store.dialect == ("sqlite" if store_url.startswith("sqlite") else "postgres")
     assert "password" not in store.name
+
+
+async def test_an_outline_leaves_out_large_values_and_nothing_else(store: Store) -> None:
+    large = f'{{"result":"{"x" * INLINE_PAYLOAD}"}}'
+    await answer(store, start("r1"))
+    kinds = sorted(j.KINDS)
+    change = append("r1", 4, count=len(kinds))
+    for event, kind in zip(change.events, kinds, strict=True):
+        event.kind, event.payload = kind, large
+    await answer(store, change)
+    await answer(store, append("r1", 4 + len(kinds)))
+    found = await store.outline("r1", 3, 1_000)
+    assert {event.kind for event in found[:-1] if event.payload == j.APART} == set(j.VALUE_KINDS)
+    assert {event.payload for event in found[:-1] if event.kind not in j.VALUE_KINDS} == {large}
+    assert found[-1].payload == '{"result":1}'
+    assert [event.seq for event in found] == list(range(4, 5 + len(kinds)))
+    assert [event.seq for event in await store.outline("r1", 4, 2)] == [5, 6]
+    assert await store.outline("nobody", 0, 10) == []

@@ -207,6 +207,24 @@ async def test_a_session_cannot_be_taken_over_from_another_scope(store: Store) -
     assert await store.sessions() == [row]
 
 
+async def test_a_session_cannot_be_taken_over_with_another_key(store: Store) -> None:
+    row = session(store, "s1", kind="http", key_id="key_a", serves='{"tags":[],"workflows":{}}')
+    assert await store.open_session(row)
+    for key_id in ("key_b", None):
+        assert not await store.open_session(session(store, "s1", kind="http", key_id=key_id, routes="all"))
+    assert await store.sessions() == [row]
+    row.slots = 9
+    assert await store.open_session(row)
+    assert await store.sessions() == [row]
+
+
+async def test_the_first_key_that_opens_a_session_of_which_none_is_noted_has_it_from_then_on(store: Store) -> None:
+    assert await store.open_session(session(store, "s1", kind="http"))
+    assert await store.open_session(session(store, "s1", kind="http", key_id="key_a"))
+    assert not await store.open_session(session(store, "s1", kind="http", key_id="key_b"))
+    assert [one.key_id for one in await store.sessions()] == ["key_a"]
+
+
 # ---- the audit log
 async def test_what_people_and_the_scanner_did_is_told_to_the_scope_of_the_run(store: Store) -> None:
     policy = recovery.RecoveryPolicy()
@@ -230,7 +248,7 @@ async def test_what_people_and_the_scanner_did_is_told_to_the_scope_of_the_run(s
     of_r1 = [("capacity.lease.expired", "r1"), ("capacity.segment.recovered", "r1")]
     assert await actions(STAGING) == of_r1
     assert await actions(A) == [("run.cancel", "r2")]
-    assert await actions(B) == [("run.cancel", "r3"), ("workflow_paused", None)]
+    assert await actions(B) == [("run.cancel", "r3"), ("workflow.pause", None)]
     assert await actions(DEFAULT) == []
     assert len(await actions(None)) == 5
     assert await actions(None, run_id="r1") == await actions(STAGING, run_id="r1") == of_r1

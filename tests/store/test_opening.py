@@ -22,7 +22,7 @@ async def test_who_reads_before_anything_was_made_is_told_what_makes_it(tmp_path
     file = tmp_path / "iron.db"
     with pytest.raises(StoreUnreachable, match=r"no Ironflow database at .*iron\.db yet.*ironflow run") as seen:
         await connect(f"sqlite:///{file}", read_only=True)
-    assert "ironflow worker" in str(seen.value)
+    assert "`worker …`" in str(seen.value)
     assert list(tmp_path.iterdir()) == [], "looking must not leave a database behind"
 
 

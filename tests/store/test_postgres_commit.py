@@ -34,12 +34,12 @@ async def submit_alone(store: PostgresStore, change: Transition) -> str:
 async def submit_in_a_crowd(store: PostgresStore, change: Transition) -> str:
     """In one batch with neighbours of the same kind, of which some are refused."""
     others = [new_id(), new_id()]
-    await asyncio.gather(*[store.submit(started(run_id)) for run_id in others])
+    await asyncio.gather(*[store.submit(started(run_id, workflow="crowd")) for run_id in others])
     batch = [
         store.submit(appended(others[0], 4)),
         store.submit(change),
-        store.submit(started(new_id())),
-        store.submit(started(others[0])),
+        store.submit(started(new_id(), workflow="crowd")),
+        store.submit(started(others[0], workflow="crowd")),
         store.submit(taken(others[1], 7, 9, "x")),
         store.submit(appended(others[1], 4, token="wrong")),
     ]

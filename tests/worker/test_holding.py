@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -103,6 +104,43 @@ async def test_a_body_that_blocks_the_loop_is_named_and_costs_no_lease(
     assert len(warned) == 1, "one line in a minute about one function"
     assert "block (" in warned[0]
     assert "test_holding.py" in warned[0]
+
+
+class Silent:
+    """A heart whose server says nothing for a while, and then that it is away; so many times."""
+
+    def __init__(self, heart: Any, silences: list[float]) -> None:
+        self._heart = heart
+        self._silences = silences
+
+    def beat(self, *arguments: Any) -> Any:
+        if self._silences:
+            threading.Event().wait(self._silences.pop())
+            raise StoreUnreachable("no answer")
+        return self._heart.beat(*arguments)
+
+    def close(self) -> None:
+        self._heart.close()
+
+
+async def test_a_server_that_says_nothing_is_no_blocked_loop_and_no_process_that_stood_still(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a beat waits for was counted as silence of this process, and blamed on where its idle loop sits."""
+    settings = quick(renewal_interval_ms=500, lease_ttl_ms=10_000, session_ttl_ms=10_000)
+    silences = [1.3, 1.3]
+    with caplog.at_level(logging.WARNING, "ironflow.worker"):
+        async with engine(sqlite_url, settings) as one:
+            worker, real = worker_of(one), one.store.heart
+            monkeypatch.setattr(one.store, "heart", lambda: Silent(real(), silences))
+            await asyncio.to_thread(worker.session._heartbeat.stop)
+            worker.session._heartbeat = worker.session._start_heartbeat()
+            await until(lambda: not silences)
+            (before,) = await one.store.sessions()
+            await until(lambda: _beaten(one, before.heartbeat_at))
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "renewal" in line], "the outage itself is told"
+    assert not [line for line in told if "did not execute" in line or "has not answered" in line], told
 
 
 async def test_a_heartbeat_that_cannot_connect_at_first_beats_later(

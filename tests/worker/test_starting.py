@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
 import ironflow
 from ironflow.errors import IdempotencyKeyConflict, InvalidInput
+from ironflow.runtime import Engine
 
 
 @ironflow.step
@@ -47,6 +51,35 @@ async def test_a_run_id_gives_the_run_that_has_it_and_refuses_another_input(stor
             await engine.start(other, 4, id="mine")
 
 
+@pytest.mark.parametrize("worker", [True, False])
+async def test_a_key_whose_holder_ends_while_a_start_looks_for_it_is_taken_then(
+    store_url: str, worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ironflow.open(store_url, workflows=[double], worker=worker) as engine:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        held = await engine.start(double, 4, concurrency_key="c", at=later)
+        real = engine.store.find_key
+
+        async def ends_meanwhile(*asked: Any) -> Any:
+            monkeypatch.setattr(engine.store, "find_key", real)
+            assert await held.cancel()
+            return await real(*asked)
+
+        monkeypatch.setattr(engine.store, "find_key", ends_meanwhile)
+        started = await engine.start(double, 5, concurrency_key="c")
+        assert (started.created, started.id != held.id) == (True, True)
+        assert (await engine.get(started.id)).row.concurrency_key == "c"
+        if worker:
+            assert await started.result(timeout=20) == 10
+
+
+async def test_a_worker_whose_name_nobody_could_read_does_not_begin(sqlite_url: str) -> None:
+    for name, said in (("x" * 201, "worker_id is 201 characters"), ("a\nb", "worker_id 'a.*not printable")):
+        with pytest.raises(InvalidInput, match=said):
+            async with Engine(sqlite_url, workflows=[double], worker_id=name):
+                pass
+
+
 async def test_a_new_try_has_a_new_idempotency_key_and_the_same_call_key(store_url: str) -> None:
     keys.clear()
     async with ironflow.open(store_url, workflows=[twice]) as engine:
@@ -80,3 +113,13 @@ async def test_a_further_try_hears_how_far_the_last_one_came(store_url: str) -> 
     async with ironflow.open(store_url, workflows=[copying]) as engine:
         assert await engine.run(copying) == 30
     assert reached == [None, {"copied": 10}, {"copied": 20}]
+
+
+async def test_a_run_of_a_held_workflow_is_created_and_waits_until_it_is_let_go(store_url: str) -> None:
+    async with ironflow.open(store_url, workflows=[double]) as engine:
+        assert await engine.store.pause_workflow(double.name, "tests")
+        run = await engine.start(double, 1)
+        assert (await engine.get(run.id)).state == "pending"
+        assert "WORKFLOW_PAUSED" in [hold.code for hold in await engine.why(run.id)]
+        assert await engine.store.resume_workflow(double.name, "tests")
+        assert await run.result(timeout=20) == 2

@@ -12,6 +12,7 @@ import typer
 
 from ironflow.cli import inputs, output, times
 from ironflow.cli.database import DbOption, JsonOption, actor, on_store
+from ironflow.cli.listing import Listing
 from ironflow.engine import views
 from ironflow.errors import InvalidInput, KeyNotFound
 from ironflow.model import key as kinds
@@ -73,9 +74,11 @@ def create(
             return
         print(secret)
         said = output.screen(stderr=True)
-        said.print(f"{row.key_id}: keep it safe, it cannot be shown again", style="dim", soft_wrap=True)
+        safe = f"{row.key_id} on {store.name}: keep it safe, it cannot be shown again"
+        said.print(safe, style="dim", soft_wrap=True)
 
-    on_store(db, command, as_json=json, write=True)
+    # The first key is made before the first server starts, which would make the database.
+    on_store(db, command, as_json=json, write=True, make=True)
 
 
 def _kind(*, worker: bool, platform: bool) -> str:
@@ -95,12 +98,12 @@ def list_(
     async def command(store: Store) -> None:
         def draw(screen: Console, rows: list[KeyRow]) -> None:
             now = store.now()
-            made = output.table("KEY", "NAME", "KIND", "SCOPE", "USED", "STATE", shrink=("NAME", "SCOPE"))
+            made = Listing("KEY", "NAME", "KIND", "SCOPE", "USED", "STATE", shrink=("NAME", "SCOPE"))
             for row in rows:
                 kind = row.role or row.kind
                 scope = "" if row.scope in (DEFAULT, keys.EVERYWHERE) else f"{row.org}/{row.environment}"
                 made.add_row(row.key_id, row.name, kind, scope, times.ago(row.last_used_at, now), _state(row, now))
-            screen.print(made)
+            made.print(screen)
 
         output.show(await store.keys(org), as_json=json, empty="no key was made yet", draw=draw)
 

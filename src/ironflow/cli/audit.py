@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from ironflow.cli import output, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonOption
+from ironflow.cli.listing import Listing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,11 +32,11 @@ def audit(
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[dict[str, Any]]) -> None:
             now = backend.now()
-            made = output.table("WHEN", "ACTION", "BY", "RUN", "FIELDS", shrink=("FIELDS",))
+            made = Listing("WHEN", "ACTION", "BY", "RUN", "FIELDS", fold="FIELDS", ids=("RUN",))
             for row in rows:
-                fields = jsonlib.dumps(row["fields"], ensure_ascii=False, default=str) if row["fields"] else ""
-                made.add_row(times.ago(row["at"], now), row["action"], row["actor"], _short(row["run_id"], run), fields)
-            screen.print(made)
+                about = "" if run is not None else row["run_id"] or ""  # one run: its id would stand in every line
+                made.add_row(times.ago(row["at"], now), row["action"], row["actor"], about, _fields(row["fields"]))
+            made.print(screen)
 
         run_id = (await find_run(backend, run)).run_id if run is not None else None
         empty = "the audit log is empty" if run_id is None else "the audit log says nothing of this run"
@@ -43,8 +45,11 @@ def audit(
     on_backend(Where(db, server, key_file), command, as_json=json)
 
 
-def _short(run_id: str | None, chosen: str | None) -> str:
-    """The end of an id, which tells runs apart; nothing where all rows are of one run."""
-    if run_id is None or chosen is not None:
-        return ""
-    return run_id if len(run_id) <= 12 else f"…{run_id[-12:]}"
+def _fields(fields: Mapping[str, Any] | None) -> str:
+    """What else an entry tells, without what it does not know: `state=running force=false`."""
+    told = {name: value for name, value in (fields or {}).items() if value is not None}
+    return "  ".join(f"{name}={value if isinstance(value, str) else _json(value)}" for name, value in told.items())
+
+
+def _json(value: Any) -> str:
+    return jsonlib.dumps(value, ensure_ascii=False, default=str)

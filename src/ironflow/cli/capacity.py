@@ -11,9 +11,11 @@ import typer
 from ironflow.cli import output, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, on_backend
 from ironflow.cli.database import DbOption, JsonOption
+from ironflow.cli.listing import Listing
 from ironflow.model import run as states
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.ids import split_route
+from ironflow.model.routing import Serves
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,11 +37,11 @@ def leases(
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[LeaseRow]) -> None:
             now = backend.now()
-            made = output.table("RUN", "SEQ", "SINCE", "EXPIRES", "SESSION", shrink=("SESSION",))
+            made = Listing("RUN", "SEQ", "SINCE", "EXPIRES", "SESSION", ids=("SESSION", "RUN"))
             for row in rows:
                 since, until = times.ago(row.acquired_at, now), times.ago(row.expires_at, now)
                 made.add_row(row.run_id, str(row.execution_seq), since, until, row.session_id)
-            screen.print(made)
+            made.print(screen)
 
         output.show(await backend.leases(), as_json=json, empty="no leases: nothing executes", draw=draw)
 
@@ -53,18 +55,20 @@ def sessions(
     key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the live worker processes with their free slots and what they serve."""
+    """List the live worker processes with their free slots, their tags and what they serve."""
 
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[SessionRow]) -> None:
             now = backend.now()
-            made = output.table("WORKER", "HOST", "PID", "FREE", "BEAT", "WORKFLOWS", shrink=("HOST", "WORKFLOWS"))
+            heads = ("WORKER", "HOST", "PID", "FREE", "BEAT", "TAGS", "WORKFLOWS")
+            made = Listing(*heads, shrink=("WORKFLOWS", "HOST", "TAGS"))
             for row in rows:
-                free = f"{row.credits}/{row.slots}"
+                free = "leaves" if row.draining else f"{row.credits}/{row.slots}"
                 names = ", ".join(_route(route) for route in row.routes.split("\n") if route)
+                tags = ", ".join(Serves.from_json(row.scope, row.serves).tags)
                 beat = times.ago(row.heartbeat_at, now)
-                made.add_row(row.worker_id, row.host, str(row.pid), free, beat, names)
-            screen.print(made)
+                made.add_row(row.worker_id, row.host, str(row.pid), free, beat, tags, names)
+            made.print(screen)
 
         output.show(await backend.sessions(), as_json=json, empty="no worker is connected", draw=draw)
 
@@ -84,12 +88,12 @@ def queue(
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[QueueRow]) -> None:
             now = backend.now()
-            made = output.table("RUN", "STATUS", "PRIO", "ELIGIBLE", "ROUTE", "", shrink=("ROUTE", ""))
+            made = Listing("RUN", "STATUS", "PRIO", "ELIGIBLE", "ROUTE", "", shrink=("", "ROUTE"), ids=("RUN",))
             for row in rows:
                 note = row.blocked_lane or row.reserved_by or ""
                 when = "now" if row.eligible_at <= now else times.ago(row.eligible_at, now)
                 made.add_row(row.run_id, row.status, str(row.priority), when, _route(row.route), note)
-            screen.print(made)
+            made.print(screen)
 
         output.show(await backend.queue(limit), as_json=json, empty="the queue is empty", draw=draw)
 
@@ -107,10 +111,10 @@ def lanes(
 
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[dict[str, Any]]) -> None:
-            made = output.table("LANE", "LIMIT", "EXECUTING", "RESERVED", "BLOCKED", shrink=("LANE",))
+            made = Listing("LANE", "LIMIT", "EXECUTING", "RESERVED", "BLOCKED", shrink=("LANE",))
             for row in rows:
                 made.add_row(row["lane"], *(str(row[n]) for n in ("lane_limit", "executing", "reserved", "blocked")))
-            screen.print(made)
+            made.print(screen)
 
         output.show(await backend.lanes(), as_json=json, empty="no lane is in use", draw=draw)
 
@@ -132,12 +136,12 @@ def stats(
             output.emit(facts)
             return
         screen = output.screen()
-        made = output.table("STATE", "RUNS")
+        made = Listing("STATE", "RUNS")
         for state in states.TRANSITIONS:
             if facts["runs"].get(state):
                 made.add_row(output.state_text(state), f"{facts['runs'][state]:>6,}")
-        if made.row_count:
-            screen.print(made)
+        if made:
+            made.print(screen)
             screen.print()
         slots, due = facts["slots"], facts["next_due_at_ms"]
         counted = f"workers {facts['workers']}   slots {slots['free']} of {slots['total']} free   "

@@ -66,7 +66,7 @@ def create(
     """Create a run and print its id. It is durable when this returns, and executes when a worker takes it.
 
     With a workflow's NAME instead of its code, what its workers have registered of it applies (version, tags,
-    priority, lanes, time limit), and the input is checked by the worker only.
+    priority, lanes, time limit). Of its input, only that it is not missing is checked; the worker checks the rest.
     """
 
     def start() -> Start:
@@ -77,7 +77,7 @@ def create(
             "priority": priority,
             "labels": inputs.pairs(label, "label"),
             "worker_tags": worker_tag or (),
-            "limits": {name: _count(name, text) for name, text in inputs.pairs(limit, "limit").items()},
+            "limits": {name: _count(name, text) for name, text in _limits(limit).items()},
             "at": inputs.moment(at),
         }
 
@@ -128,8 +128,13 @@ async def _by_name(backend: Backend, name: str) -> Workflow[Any, Any] | str:
         ) from error
 
 
+def _limits(texts: list[str] | None) -> dict[str, str]:
+    return inputs.pairs(texts, "limit of a group", "GROUP=N, for example --limit bank=3")
+
+
 def _count(group: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise InvalidInput(f"the limit of group {group!r} must be a whole number, got {text!r}") from error
+        hint = "Give it as GROUP=N, for example --limit bank=3."
+        raise InvalidInput(f"the limit of group {group!r} must be a whole number, got {text!r}", hint=hint) from error

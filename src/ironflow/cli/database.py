@@ -37,6 +37,9 @@ DbOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", show_default=False)]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object per line, for programs.", show_default=False)
+]
 RunArgument = Annotated[
     str,
     typer.Argument(
@@ -51,14 +54,15 @@ def settings_for(url: str | None, **overrides: Any) -> Settings:
 
 
 @asynccontextmanager
-async def opened(url: str | None, *, write: bool = False) -> AsyncIterator[Store]:
-    """Open an existing database.
+async def opened(url: str | None, *, write: bool = False, make: bool = False) -> AsyncIterator[Store]:
+    """Open a database.
 
     Raises:
-        StoreUnreachable: there is none.
+        StoreUnreachable: there is none, and `make` does not say to make one.
     """
     settings = settings_for(url)
-    must_exist(settings.database_url)
+    if not make:
+        must_exist(settings.database_url)
     store = await connect(settings.database_url, settings=settings, read_only=not write)
     try:
         yield store
@@ -104,12 +108,17 @@ def actor() -> str:
 
 
 def on_store(
-    url: str | None, command: Callable[[Store], Awaitable[int | None]], *, as_json: bool, write: bool = False
+    url: str | None,
+    command: Callable[[Store], Awaitable[int | None]],
+    *,
+    as_json: bool,
+    write: bool = False,
+    make: bool = False,
 ) -> None:
-    """Open the database, run a command on it, close it, leave with its exit code."""
+    """Open the database (`make`: one that is not there is made), run a command on it, leave with its exit code."""
 
     async def whole() -> int | None:
-        async with opened(url, write=write) as store:
+        async with opened(url, write=write, make=make) as store:
             return await command(store)
 
     answer(whole, as_json=as_json)

@@ -8,10 +8,10 @@ exit code says which without reading either.
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
+from ironflow.cli.output import json_text, visible
 from ironflow.errors import (
     AccessError,
     IronflowError,
@@ -45,7 +45,7 @@ MEANINGS = {
     NOT_FOUND: "no such run or workflow",
     STORE: "the database or the server is unreachable or failed; the database is too new or damaged",
     PAUSED: "the run is paused",
-    ACCESS: "the key for the server is missing, wrong, or may not do this",
+    ACCESS: "the key for the server is missing, wrong or revoked, or may not do this",
     INTERRUPTED: "interrupted by a signal; run again to resume",
 }
 
@@ -79,13 +79,13 @@ def say(error: IronflowError, *, as_json: bool) -> int:
     if as_json:
         say_json(error.code, error.message, error.hint, error.details)
     else:
-        print(f"error {error.code}: {error.message}", file=sys.stderr)
+        print(visible(f"error {error.code}: {error.message}"), file=sys.stderr)
         if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
+            print(visible(f"  {error.hint}"), file=sys.stderr)
     return of_error(error)
 
 
 def say_json(code: str, message: str, hint: str | None = None, details: dict[str, Any] | None = None) -> None:
     """Print the error object of `--json`."""
     error = {"code": code, "message": message, "hint": hint, "details": details or {}}
-    print(json.dumps({"error": error}, ensure_ascii=False, default=str))
+    print(json_text({"error": error}))

@@ -123,8 +123,8 @@ def _kind(schema: dict[str, Any]) -> str:
     return str(schema.get("format") or schema.get("type") or "any value")
 
 
-def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
-    """`key=value` options as a dictionary.
+def pairs(texts: list[str] | None, what: str, form: str = "key=value") -> dict[str, str]:
+    """`key=value` options as a dictionary; `form`: how an error writes such an option.
 
     Raises:
         InvalidInput: one has no `=` or no key.
@@ -133,7 +133,7 @@ def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise InvalidInput(f"{text!r} is no {what}", hint="Give it as key=value.")
+            raise InvalidInput(f"{text!r} is no {what}", hint=f"Give it as {form}.")
         found[key] = value
     return found
 

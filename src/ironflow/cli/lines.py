@@ -51,7 +51,7 @@ def show(screen: Console, event: Event, *, seq: bool = True) -> None:
 
     A line that is too long for the terminal is cut, except of an error: that one is left to the terminal to wrap.
     """
-    if event.data().get("error"):
+    if _read(event).get("error"):
         screen.print(line(event, seq=seq), soft_wrap=True)
     else:  # said here once more: what rich prints is a copy of the text, without its own settings
         screen.print(line(event, seq=seq), no_wrap=True, overflow="ellipsis")
@@ -63,7 +63,7 @@ def below(event: Event) -> list[str]:
     """The further lines of an event: of a message of several lines, or of an error that was cut, all; and what a run
     that was undone left behind.
     """
-    data = event.data()
+    data = _read(event)
     text = error_text(data.get("error"))
     lines = text.splitlines() if len(text) > LONGEST else text.splitlines()[1:]
     undone = data.get("undo_errors") if event.kind in j.TERMINAL_KINDS else None
@@ -72,9 +72,16 @@ def below(event: Event) -> list[str]:
 
 def remark(event: Event) -> str:
     """The one thing in an event's payload that a reader of the line wants to know."""
-    data = event.data()
-    found = _REMARKS.get(event.kind, _nothing)(data, event)
+    data = _read(event)
+    if data.keys() == {j.UNREADABLE}:
+        found = f"cannot be read: {data[j.UNREADABLE]}"
+    else:
+        found = _REMARKS.get(event.kind, _nothing)(data, event)
     return found if len(found) <= LONGEST else f"{found[: LONGEST - 1]}…"
+
+
+def _read(event: Event) -> dict[str, Any]:
+    return j.fitting(event.told())[0]
 
 
 def _nothing(data: dict[str, Any], event: Event) -> str:
@@ -94,9 +101,10 @@ def _error(data: dict[str, Any], event: Event) -> str:
 
 
 def _retry(data: dict[str, Any], event: Event) -> str:
-    again = _planned(data["due"] - event.at) if data.get("due") else "0ms"
+    left = data["due"] - event.at if data.get("due") else 0
+    again = f"in {_planned(left)}" if left > 0 else "at once"
     tried = f"{data.get('attempt', '?')} of {data.get('of', '?')}"
-    return f"failed {tried}, again in {again}: {error_line(data.get('error'))}"
+    return f"failed {tried}, again {again}: {error_line(data.get('error'))}"
 
 
 def _planned(ms: int) -> str:
@@ -110,9 +118,12 @@ def _started(data: dict[str, Any], event: Event) -> str:
 
 
 def _due(data: dict[str, Any], event: Event) -> str:
+    """Until when, and not for how long: an event is written when the run suspends, or after an outage, and what is left
+    then is not what was asked for.
+    """
     due = data.get("due")
     state = f"{data['state']} " if "state" in data else ""
-    return f"{state}for {_planned(due - event.at)}" if due else state.strip()
+    return f"{state}until {times.moment(due, event.at)}" if due else state.strip()
 
 
 def _by(data: dict[str, Any], event: Event) -> str:

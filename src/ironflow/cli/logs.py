@@ -19,10 +19,11 @@ from ironflow.engine.views import iso
 
 
 class _Handler(logging.Handler):
-    def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
+    def __init__(self, write: Callable[[str], None], as_json: bool, process: str) -> None:
         super().__init__()
         self.write = write
         self.as_json = as_json
+        self.process = process
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -31,7 +32,8 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def _text(self, record: logging.LogRecord) -> str:
-        text = f"{clock(int(record.created * 1000))} {record.levelname.lower():<7} {record.getMessage()}"
+        who = f"{self.process}: " if self.process else ""
+        text = f"{clock(int(record.created * 1000))} {record.levelname.lower():<7} {who}{record.getMessage()}"
         trace = self._trace(record)
         return f"{text}\n{trace}" if trace else text
 
@@ -42,6 +44,8 @@ class _Handler(logging.Handler):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self.process:
+            fields["worker_id"] = self.process
         trace = self._trace(record)
         return json.dumps({**fields, "traceback": trace} if trace else fields, ensure_ascii=False)
 
@@ -56,19 +60,22 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def configure(settings: Settings, write: Callable[[str], None] = to_stderr, *, ends: bool = True) -> None:
+def configure(
+    settings: Settings, write: Callable[[str], None] = to_stderr, *, ends: bool = True, process: str = ""
+) -> None:
     """Send log records to `write`, unless the author's code has set logging up by itself.
 
     Args:
         settings: level and format.
         write: takes one record as text.
         ends: whether to say how runs end; not for a command that reports its run itself.
+        process: the name of this process, where several write to one place.
     """
     root = logging.getLogger()
     logging.getLogger("ironflow.runs").disabled = not ends
     if root.handlers:
         return
-    handler = _Handler(write, settings.log_format == "json")
+    handler = _Handler(write, settings.log_format == "json", process)
     handler.addFilter(ReplayFilter())
     root.addHandler(handler)
     level = settings.log_level.upper()

@@ -45,6 +45,8 @@ def _run(argv: list[str]) -> int:
     from ironflow.cli.app import command
 
     as_json = "--json" in argv
+    if os.environ.get("NO_COLOR") and (len(argv) < 2 or {"-h", "--help"} & set(argv)):
+        _plain_help()
     try:
         code = command().main(argv, prog_name="ironflow", standalone_mode=False)
     except typer.Abort:
@@ -67,6 +69,13 @@ def _run(argv: list[str]) -> int:
             print(f"error USAGE: {message}\n  {_help_for(error)}", file=sys.stderr)
         return exits.USAGE
     return code if isinstance(code, int) else exits.OK
+
+
+def _plain_help() -> None:
+    """Of NO_COLOR, what prints the help takes colours alone, and leaves bold and dim."""
+    from typer import rich_utils
+
+    rich_utils.COLOR_SYSTEM = None
 
 
 def _help_for(error: object) -> str:

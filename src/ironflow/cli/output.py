@@ -1,7 +1,7 @@
 """What every command prints with: rows as JSON for programs, tables and colours for people.
 
 JSON goes through `print`, never through rich, which would wrap it at the terminal's width. Its names and forms are
-those of `engine.views`, which the HTTP API shows, too.
+those of `engine.views`, which the HTTP API shows, too. Tables are made in `listing`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from ironflow import errors
@@ -22,7 +22,6 @@ from ironflow.model.journal import name_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from ironflow.model.fold import Try
@@ -47,12 +46,37 @@ _STYLES = {
 }
 
 
+# ---- what comes from outside -----------------------------------------------------------------------------
+
+#: Controls that JSON does not escape by itself: the second half of them, to which terminals listen, too.
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+#: Each control as a sign of its own: the pictures that Unicode has of the first half, one for all others, and for those
+#: that turn the direction of writing around. Lines and tabs stay.
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)},
+    0x7F: 0x2421,
+    **dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
+}
+
+
+def visible(text: str) -> str:
+    """A text with each control character as a sign that can be seen: what a worker or a run calls itself must not move
+    the cursor, set a title, or write a line in Ironflow's name. `screen` does this with all that it prints.
+    """
+    return text.translate(_PICTURES)
+
+
 # ---- JSON ------------------------------------------------------------------------------------------------
 
 
 def emit(value: Any) -> None:
     """Print one JSON document on one line."""
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    print(json_text(value), flush=True)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON as it is printed: readable in every language, and with no character that a terminal would obey."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=str).translate(_JSON_ESCAPES)
 
 
 def tell(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
@@ -70,14 +94,20 @@ def screen(*, stderr: bool = False) -> Console:
     """A console. Not a terminal: wide, so that a table that is piped into another program loses no column, and without
     the blanks with which rich fills up a last column.
 
-    rich itself follows NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS.
+    rich itself follows FORCE_COLOR, TERM=dumb and COLUMNS. Of NO_COLOR it takes colours alone; who sets that wants
+    plain text, so bold and dim go, too.
     """
     from rich.console import Console
+
+    from ironflow.cli.visible import OnlySigns
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else 200
     file: Any = stream if stream.isatty() else _Unpadded(stream)
-    return Console(file=file, width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
+    colours: Any = None if os.environ.get("NO_COLOR") else "auto"
+    made = Console(file=file, width=width, color_system=colours, highlight=False, emoji=False, markup=False)
+    made.push_render_hook(OnlySigns(visible))
+    return made
 
 
 class _Unpadded:
@@ -108,21 +138,6 @@ def state_text(state: str, note: str = "") -> Text:
     return text.append(f" {note}", style="dim") if note else text
 
 
-def table(*columns: str, shrink: Sequence[str] = ()) -> Table:
-    """A table without lines. Columns in `shrink` give way where the terminal is narrow; the others are
-    never cut.
-    """
-    from rich.table import Table
-
-    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name in columns:
-        if name in shrink:
-            made.add_column(name, overflow="ellipsis", no_wrap=True, min_width=6)
-        else:
-            made.add_column(name, no_wrap=True)
-    return made
-
-
 def show(rows: Iterable[Any], *, as_json: bool, empty: str, draw: Any) -> None:
     """Print a list: one JSON array, or what `draw(console, rows)` makes of it, or a sentence when it is
     empty.
@@ -141,10 +156,12 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def error_text(error: dict[str, Any] | None) -> str:
-    """A stored failure, with all lines of its message."""
+def error_text(error: Any) -> str:
+    """A stored failure, with all lines of its message; of one that has not the form of a failure, what it is."""
     if not error:
         return ""
+    if not isinstance(error, Mapping):
+        return str(error)
     name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
     return f"{name}: {message}" if name and message else name or message
 
@@ -156,7 +173,7 @@ def error_code(error: dict[str, Any] | None) -> str:
     return str(getattr(own, "code", errors.RunFailed.code))
 
 
-def error_line(error: dict[str, Any] | None) -> str:
+def error_line(error: Any) -> str:
     """A stored failure in one line: what a table has room for."""
     return error_text(error).partition("\n")[0]
 
@@ -171,7 +188,7 @@ def undone_lines(undo_errors: Mapping[str, dict[str, Any]]) -> list[str]:
 
 def result_text(value: Any) -> str:
     """A stored result as JSON a person can read."""
-    return json.dumps(readable(value), ensure_ascii=False, indent=2, default=str)
+    return json_text(readable(value), indent=2)
 
 
 def took(one: Try | RunRow, now: int) -> int | None:

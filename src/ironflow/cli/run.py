@@ -123,9 +123,7 @@ class _Errand:
         # What the author's code prints must not end up inside the one JSON document.
         quiet = contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext()
         with Signals() as signals, quiet:
-            async with Engine(
-                settings=self.settings, workflows=[self.asked.workflow], own_only=True
-            ) as engine:
+            async with Engine(settings=self.settings, workflows=[self.asked.workflow], own_only=True) as engine:
                 run_id, seen = await self._begin(engine)
                 with self.view.live():
                     await self._see_through(engine, run_id, seen, signals)
@@ -232,7 +230,8 @@ class _Errand:
         trace = str(error.get("traceback", "")).rstrip()
         if trace:
             self.view.say(trace, "dim")
-        print(f"error {output.error_code(error)}: run {row.run_id} failed: {output.error_text(error)}", file=sys.stderr)
+        told = f"error {output.error_code(error)}: run {row.run_id} failed: {output.error_text(error)}"
+        print(output.visible(told), file=sys.stderr)
         self._report_undone(view)
         retry = f"ironflow runs retry {row.run_id}"
         if row.compensating_for is None:
@@ -259,7 +258,7 @@ def _check_fit(engine: Engine, workflow: Workflow[Any, Any], row: RunRow) -> Non
     raise HandlerVersionMismatch(
         f"run {row.run_id} was created by version {route.version} of {spec.name}, and this code is version "
         f"{spec.version}; nothing of the run was changed",
-        hint=f"declare compatible=({route.version!r},) if this code can continue it, or add --new for another run",
+        hint=f"Declare compatible=({route.version!r},) if this code can continue it, or add --new for another run",
     )
 
 
@@ -306,7 +305,7 @@ async def _unfinished(engine: Engine, workflow: str, stored: Any) -> RunRow | No
 
 async def _input_of(engine: Engine, run_id: str) -> Any:
     first = await engine.store.journal(run_id, limit=1)
-    return first[0].data().get("input") if first else None
+    return first[0].told().get("input") if first else None
 
 
 async def _owner(engine: Engine, run_id: str) -> str | None:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ironflow.cli import exits, output, times
+from ironflow.cli import exits, output, run_screen, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
-from ironflow.cli.database import DbOption, JsonOption, RunArgument
+from ironflow.cli.database import DbOption, JsonLinesOption, JsonOption, RunArgument
+from ironflow.cli.listing import Listing
 from ironflow.engine import views
+from ironflow.engine.why import Hold, paused_because
 from ironflow.errors import InvalidInput
-from ironflow.model import journal as j
 from ironflow.model import run as states
-from ironflow.model import step as step_states
-from ironflow.model.fold import StepView
-from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.store.base import RunFilter
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from ironflow.runtime.handle import RunView
+    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Runs: start, look at, and steer them.")
 
@@ -67,8 +64,8 @@ def get(
         if json:
             output.emit({**views.run(view.row, view), "worker_routing": view.worker_routing})
             return
-        told = _warnings(await backend.journal(view.run_id, 0), view) if view.row.warnings else []
-        _draw_run(output.screen(), view, [*told, *_unserved(view)], backend.now())
+        told = await backend.journal(view.run_id, 0) if view.row.warnings else []
+        run_screen.show(output.screen(), view, told, backend.now())
 
     on_backend(Where(db, server, key_file), command, as_json=json)
 
@@ -80,7 +77,7 @@ def journal(
     db: DbOption = None,
     server: ServerOption = None,
     key_file: KeyFileOption = None,
-    json: JsonOption = False,
+    json: JsonLinesOption = False,
 ) -> None:
     """Print the journal of a run, one event per line."""
 
@@ -105,9 +102,9 @@ def watch(
     db: DbOption = None,
     server: ServerOption = None,
     key_file: KeyFileOption = None,
-    json: JsonOption = False,
+    json: JsonLinesOption = False,
 ) -> None:
-    """Follow the journal of a run until it ends; the exit code tells how. Watching never harms the run."""
+    """Follow the journal of a run until it ends or is paused; the exit code tells how. Watching never harms the run."""
 
     async def command(backend: Backend) -> int:
         from ironflow.cli.follow import Progress
@@ -125,6 +122,11 @@ def watch(
                 else:
                     show(screen, event)
             if progress.ended and not page:
+                break
+            if progress.state == states.PAUSED and not await backend.journal(row.run_id, progress.view.last_seq):
+                because = paused_because(progress.view.hold, row.run_id)
+                if not json:
+                    output.screen(stderr=True).print(f"paused: {because}", style="yellow", soft_wrap=True)
                 break
         return exits.of_state(progress.state)
 
@@ -149,15 +151,38 @@ def why(
             return
         screen, now = output.screen(), backend.now()
         screen.print(f"{row.workflow}  {row.run_id}", output.state_text(row.state))
-        for hold in found:
-            lifts = f"  ({times.ago(hold.until, now)}, {views.iso(hold.until)})" if hold.until else ""
-            screen.print(f"  {hold.code}", style="bold", end="")
-            screen.print(f"  {hold.message}{lifts}")
+        screen.print(held(found, now))
 
     on_backend(Where(db, server, key_file), command, as_json=json)
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------
+
+
+#: What the time of a hold is, before and after it; of the others, it is what their message calls "then".
+UNTIL = {
+    "EXECUTING": ("its lease ends {}, unless it is renewed", "its lease ended {}"),
+    "STEP_RETRY": ("the next try is due {}", "the next try was due {}"),
+    "LEASE_EXPIRED": ("it ends {}", "{}"),
+    "WAITING": ("due {}", "due {}"),
+    "RESERVED": ("the promise ends {}", "the promise ended {}"),
+}
+
+
+def held(found: list[Hold], now: int) -> Table:
+    """The answer of `why` as a person reads it."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for hold in found:
+        lifts = ""
+        if hold.until is not None:
+            text = UNTIL.get(hold.code, ("{}", "{}"))[hold.until <= now]
+            lifts = f" ({text.format(f'{times.ago(hold.until, now)}, {views.iso(hold.until)}')})"
+        made.add_row(f"  {hold.code}", f"{hold.message}{lifts}")
+    return made
 
 
 def _states(names: list[str] | None) -> list[str]:
@@ -177,7 +202,7 @@ def _label(text: str | None) -> tuple[str, str] | None:
 
 
 def _draw_list(screen: Console, rows: list[RunRow], now: int) -> None:
-    made = output.table("RUN", "STATE", "WORKFLOW", "CREATED", "TOOK", shrink=("WORKFLOW",))
+    made = Listing("RUN", "STATE", "WORKFLOW", "CREATED", "TOOK", shrink=("WORKFLOW",), ids=("RUN",))
     for row in rows:
         length = output.took(row, now) if row.ended or row.state in states.OWNED else None
         made.add_row(
@@ -187,124 +212,4 @@ def _draw_list(screen: Console, rows: list[RunRow], now: int) -> None:
             times.ago(row.created_at, now),
             times.span(length) if length is not None else "",
         )
-    screen.print(made)
-
-
-def _warnings(events: list[Event], view: RunView) -> list[str]:
-    """What the run warned of since it was started or restarted."""
-    told = [str(event.data().get("message")) for event in events if event.kind == j.WARNING]
-    return told[len(told) - view.row.warnings :]
-
-
-def _unserved(view: RunView) -> list[str]:
-    """What keeps a queued run from ever being taken, as far as workers were seen lately."""
-    routing = view.worker_routing
-    if routing is None or routing["workers_eligible"]:
-        return []
-    none = f"of the {output.count(routing['workers_seen'], 'worker')} connected none could take it"
-    return [f"{none if routing['workers_seen'] else 'no worker is connected'} (see `ironflow why`)"]
-
-
-def _draw_run(screen: Console, view: RunView, warnings: list[str], now: int) -> None:
-    from rich.table import Table
-
-    row = view.row
-    facts = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(row, view, now):
-        facts.add_row(name, value)
-    screen.print(facts)
-    if view.steps:
-        screen.print()
-        screen.print(_steps(list(view.steps.values()), now))
-    _draw_errors(screen, row, view)
-    if warnings:
-        screen.print()
-    for text in warnings:
-        screen.print(f"warning: {text}", style="yellow", soft_wrap=True)
-    if row.state in (states.COMPLETED, states.WARNING):
-        screen.print()
-        screen.print(output.result_text(view.output))
-
-
-def _draw_errors(screen: Console, row: RunRow, view: RunView) -> None:
-    """Below the table, whole and unwrapped: a column has no room for them, and a cut message is no message."""
-    last = output.error_text(view.error)
-    for step in view.steps.values():
-        errors = [one.error for one in step.tries if one.error]
-        texts = [f"try {one.number}: {output.error_text(one.error)}" for one in step.tries if one.error]
-        if len(texts) < 2:
-            texts = [output.error_text(error) for error in errors or ([step.error] if step.error else [])]
-        if not texts or texts == [last]:
-            continue
-        screen.print()
-        screen.print(f"{step.name}  {step.step_id.partition(':')[0]}", style="bold")
-        for text in texts:
-            screen.print(text, style="red", soft_wrap=True)
-    if row.state == states.PAUSED:
-        from ironflow.engine.why import paused_because
-
-        screen.print()
-        screen.print(f"paused: {paused_because(view.hold, row.run_id)}", style="yellow", soft_wrap=True)
-    if view.error:
-        screen.print()
-        screen.print(last, style="red", soft_wrap=True)
-        trace = str(view.error.get("traceback", "")).rstrip()
-        if trace:
-            screen.print(trace, style="dim", soft_wrap=True)
-    for text in output.undone_lines(view.undo_errors):
-        screen.print()
-        screen.print(text, style="red", soft_wrap=True)
-
-
-def _facts(row: RunRow, view: RunView, now: int) -> list[tuple[str, Any]]:
-    length = output.took(row, now) if row.ended or row.state in states.OWNED else None
-    found: list[tuple[str, Any]] = [
-        ("run", row.run_id),
-        ("workflow", f"{row.workflow} (version {row.version})"),
-        ("state", output.state_text(row.state, row.reason or "")),
-        ("status", row.status_text or ""),
-        ("created", f"{times.ago(row.created_at, now)}, {views.iso(row.created_at)}"),
-        ("scheduled", views.iso(row.scheduled_at) or ""),
-        ("took" if row.ended else "running for", times.span(length) if length is not None else ""),
-        ("input", output.result_text(view.input) if view.input is not None else ""),
-        ("attempt", str(row.attempt) if row.attempt > 1 else ""),
-        ("recovered", output.count(row.lease_recoveries, "time") if row.lease_recoveries else ""),
-        ("priority", str(row.priority) if row.priority else ""),
-        ("labels", row.labels or ""),
-        ("concurrency key", row.concurrency_key or ""),
-        ("parent", row.parent_run_id or ""),
-    ]
-    return [(name, value) for name, value in found if value]
-
-
-def _steps(steps: list[StepView], now: int) -> Any:
-    from rich.text import Text
-
-    made = output.table("STEP", "STATE", "TRIES", "STARTED", "TOOK", "", shrink=("STEP", ""))
-    for step in steps:
-        first = step.tries[0].started_at if step.tries else None
-        length = output.took(step.tries[-1], now) if step.tries else None
-        note = f"next {times.ago(step.due_at, now)}" if step.due_at else ""
-        made.add_row(
-            Text(step.name).append(f"  {step.step_id.partition(':')[0]}", style="dim"),
-            output.state_text(step.state),
-            str(len(step.tries) or ""),
-            times.ago(first, now),
-            times.span(length) if length is not None else "",
-            note,
-        )
-        if len(step.tries) > 1:
-            for one in step.tries:
-                made.add_row(
-                    f"  try {one.number}",
-                    # What the step does after a failed try is the step's state; the try itself has failed.
-                    output.state_text(step_states.FAILED if one.state == step_states.RETRYING else one.state),
-                    "",
-                    times.ago(one.started_at, now),
-                    times.span(output.took(one, now) or 0),
-                    "",
-                    style="dim",
-                )
-    return made
+    made.print(screen)

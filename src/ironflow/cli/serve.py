@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +17,8 @@ from ironflow.errors import ConfigError, ServerError
 if TYPE_CHECKING:
     from ironflow.config import Settings
     from ironflow.store.base import Store
+
+log = logging.getLogger("ironflow.server")
 
 #: How long the keys of `--dev` hold, ms: each start makes new ones, and old ones must not pile up for ever.
 DEV_KEYS_MS: Final = 7 * 24 * 3_600_000
@@ -96,6 +99,7 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
             facts |= await _dev_keys(node.store) if dev else {}
             process.relax_collector()
             _say_ready({**facts, "workflows": sorted(workflows)}, as_json=as_json)
+            await _warn_without_keys(node.store)
             await signals.wait(1)
             node.refuse()  # before the drain, which may take long: workers go to another node meanwhile
             output.tell({"event": "stopping"}, "stopping", as_json=as_json)
@@ -106,6 +110,16 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
     code = exits.OK if orderly else exits.INTERRUPTED
     leave(code)
     return code
+
+
+async def _warn_without_keys(store: Store) -> None:
+    """A node that was started without its database's address makes a new one, and answers, and refuses everybody."""
+    if not await store.keys(None):
+        log.warning(
+            "%s holds no API key, so every request is refused. Make one with `ironflow apikey create` (a worker's with "
+            "--worker); or, if this is not the database that was meant, name that with --db or IRONFLOW_DATABASE_URL.",
+            store.name,
+        )
 
 
 async def _dev_keys(store: Store) -> dict[str, str]:

@@ -48,7 +48,11 @@ def pause(
     key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Hold runs where they are; a step that executes is interrupted."""
+    """Hold runs where they are: no further step begins.
+
+    A body that executes is not stopped. Its result counts if the run is resumed and comes back to the same worker;
+    at any other worker the step executes again.
+    """
 
     _on_each(Where(db, server, key_file), run, "pause", "already paused", as_json=json)
 
@@ -84,7 +88,9 @@ def resume(
 
 def retry(
     run: RunsArgument,
-    restart: Annotated[bool, typer.Option("--restart", help="Execute every step again.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Execute every step again; the numbers of their tries go on counting.")
+    ] = False,
     db: DbOption = None,
     server: ServerOption = None,
     key_file: KeyFileOption = None,

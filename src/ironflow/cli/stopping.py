@@ -24,15 +24,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: How long a loop may take to hear of a signal, seconds.
 HEARS_WITHIN_S: Final = 1.0
 _FIRST_WORDS: Final = b"\ncode of a workflow or an async step does not give way yet; the same signal again stops now\n"
+_FIRST_WORDS_STARTING: Final = b"\nleaves as soon as what it loads is loaded; the same signal again stops now\n"
+_LAST_WORDS_STARTING: Final = b"\nstopped before it had begun\n"
 _LAST_WORDS: Final = (
     b"\nstopped in the middle of code that does not give way. Nothing that was recorded is lost; run again to resume.\n"
 )
 
 
 class Signals:
-    """Counts the signals while it is entered. Enter it in a running loop, in the main thread."""
+    """Counts the signals while it is entered. Enter it in a running loop, in the main thread.
 
-    def __init__(self) -> None:
+    Args:
+        executes: whether the loop may be kept by code of a workflow; may be changed. If not, it is starting.
+    """
+
+    def __init__(self, *, executes: bool = True) -> None:
+        self.executes = executes
         self.count = 0
         self._heard = 0
         self._came = asyncio.Condition()
@@ -64,9 +71,9 @@ class Signals:
         if self._heard >= count:
             return
         if count == 1:
-            os.write(2, _FIRST_WORDS)
+            os.write(2, _FIRST_WORDS if self.executes else _FIRST_WORDS_STARTING)
             return
-        os.write(2, _LAST_WORDS)
+        os.write(2, _LAST_WORDS if self.executes else _LAST_WORDS_STARTING)
         os._exit(INTERRUPTED)
 
     def add(self) -> None:

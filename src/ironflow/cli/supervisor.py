@@ -2,12 +2,15 @@
 
 It executes nothing itself, so that nothing an author's step does can take it down. A child that dies is
 replaced after a pause that doubles while deaths follow one another quickly: a worker that cannot start must
-not keep the machine busy. Each child runs in a process group of its own, since Ctrl-C would otherwise reach
-it twice, from the terminal and from here, and the second signal means "now". And each holds the read end of
-a pipe: when the supervisor dies in whatever way, the pipe ends and the children leave in order.
+not keep the machine busy. One whose key the servers refuse is replaced only where its key file holds another
+key by now: the same again would end the same. Nor is one whose command is wrong, unless it began once. Each
+child runs in a process group of its own, since Ctrl-C would otherwise reach it twice, from the terminal and
+from here, and the second signal means "now". And each holds the read end of a pipe: when the supervisor dies
+in whatever way, the pipe ends and the children leave in order.
 
-A worker of a server tells on another pipe under which session it is known there. When it dies, that is reported: the
-parent of a process knows that it is gone, and what it held goes on elsewhere at once.
+A worker tells on another pipe (`cli.words`) under which session a server knows it. When it ends in whatever way without
+having said goodbye there, that is reported: the parent of a process knows that it is gone, and what it held goes on
+elsewhere at once.
 """
 
 from __future__ import annotations
@@ -15,24 +18,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ironflow.cli import exits, output, times
 from ironflow.cli.stopping import Signals
+from ironflow.cli.words import WORDS_VARIABLE, Heard
 from ironflow.config import Settings
-
-if TYPE_CHECKING:
-    from ironflow.remote.session import Supervised
+from ironflow.errors import IronflowError
 
 PIPE_VARIABLE: Final = "IRONFLOW_SUPERVISOR_PIPE"
-#: In a child: the descriptor on which it tells the id of each session it opens.
-SESSIONS_VARIABLE: Final = "IRONFLOW_SESSIONS_PIPE"
-#: How a child ends that was asked to leave, by somebody other than its supervisor: it is not replaced.
-LEFT_ON_REQUEST: Final = 79
 #: How long a report of a death may keep a supervisor that ends, seconds.
 REPORT_S: Final = 2.0
 #: Pause before a dead child is replaced, seconds: the first, and the longest.
@@ -58,32 +55,13 @@ def watch_supervisor(gone: Callable[[], None]) -> bool:
     return True
 
 
-def supervised() -> Supervised | None:
-    """In a child: who supervises it, and how it tells its sessions. None in a process that has no supervisor."""
-    from ironflow.remote.session import Supervised
-
-    text = os.environ.pop(SESSIONS_VARIABLE, "")  # not for processes that an author's step may start
-    if not text.isdigit():
-        return None
-
-    pipe = int(text)
-    os.set_blocking(pipe, False)
-
-    def announce(session_id: str) -> None:
-        try:
-            os.write(pipe, f"{session_id}\n".encode())
-        except OSError:  # the supervisor is gone, and this process leaves; or the pipe is full, and a clock will tell
-            return
-
-    return Supervised(f"{socket.gethostname()}-{os.getppid()}", announce)
-
-
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Where deaths of children are reported, and with which key."""
+    """Where deaths of children are reported, and with which key; and `current`: the key of a child that starts now."""
 
     servers: Sequence[str]
     key: str = field(repr=False)
+    current: Callable[[], str]
 
 
 async def supervise(
@@ -111,7 +89,7 @@ async def supervise(
     read, write = os.pipe()
     obituary = _Obituary(reporting) if reporting is not None else None
     try:
-        with Signals() as signals:
+        with Signals(executes=False) as signals:
             children = [
                 _Child([*arguments, *_metrics(settings, n)], n, worker_id, read, as_json, obituary)
                 for n in range(1, count + 1)
@@ -119,22 +97,37 @@ async def supervise(
             await asyncio.gather(*(child.start() for child in children))
             if obituary is not None:
                 await obituary.open()
-            keepers = [asyncio.ensure_future(child.keep()) for child in children]
-            told, all_left = asyncio.ensure_future(signals.wait(1)), asyncio.gather(*keepers, return_exceptions=True)
-            waiting: set[asyncio.Future[Any]] = {told, all_left}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for one in (told, *keepers):
-                one.cancel()
-            await asyncio.gather(told, all_left, return_exceptions=True)
+            await _keep(children, signals)
             limit = settings.drain_timeout_ms / 1000 + PATIENCE
             # One that has died and was not replaced yet has been told of; it does not spoil the end of the others.
             codes = await _drain([child for child in children if child.alive], signals, limit)
+            for child in children:
+                child.report()
             if obituary is not None:
-                await obituary.close(children)
+                await obituary.close()
     finally:
         os.close(read)
         os.close(write)
-    return exits.OK if not set(codes) - {exits.OK, LEFT_ON_REQUEST} else exits.INTERRUPTED
+    return _code(children, codes)
+
+
+async def _keep(children: Sequence[_Child], signals: Signals) -> None:
+    """Keep them running until a signal comes, or none is left to be kept."""
+    keepers = [asyncio.ensure_future(child.keep()) for child in children]
+    told, all_left = asyncio.ensure_future(signals.wait(1)), asyncio.gather(*keepers, return_exceptions=True)
+    waiting: set[asyncio.Future[Any]] = {told, all_left}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in (told, *keepers):
+        one.cancel()
+    await asyncio.gather(told, all_left, return_exceptions=True)
+
+
+def _code(children: Sequence[_Child], codes: Sequence[int]) -> int:
+    """How a supervisor ends whose last children have ended with these codes."""
+    refused = [child.refused for child in children if child.refused is not None]
+    if refused:
+        return refused[0]
+    return exits.OK if not set(codes) - {exits.OK} else exits.INTERRUPTED
 
 
 def _metrics(settings: Settings, number: int) -> list[str]:
@@ -176,22 +169,28 @@ class _Obituary:
         from ironflow.remote.deaths import Deaths
 
         self._deaths = Deaths(reporting.servers, reporting.key)
+        self._current = reporting.current
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         """Be ready to report: a death is no time to load a library."""
         await self._deaths.open()
 
+    def key(self) -> str | None:
+        """The key of a child that starts now; None where there is none to be read."""
+        try:
+            return self._current()
+        except IronflowError:
+            return None
+
     def report(self, session_id: str) -> None:
-        """The process of this session has ended, and not in order."""
+        """The process of this session has ended, without a goodbye."""
         task = asyncio.get_running_loop().create_task(self._deaths.tell(session_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self, children: Sequence[_Child]) -> None:
-        """At the end: report who did not leave in order, and wait a moment for what is under way."""
-        for child in children:
-            child.report()
+    async def close(self) -> None:
+        """At the end: wait a moment for what is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=REPORT_S)
         for task in [*self._tasks]:
@@ -218,51 +217,60 @@ class _Child:
         self.pipe = pipe
         self.as_json = as_json
         self.obituary = obituary
-        #: the pipe on which the child tells its sessions
-        self.sessions: int | None = None
+        #: what the process says
+        self.heard: Heard | None = None
         self.process: asyncio.subprocess.Process | None = None
         self.pause = BACKOFF[0]
+        self._key: str | None = None
+        self._ever_began = False
+        #: the exit code with which it ended because it may not work or cannot, so that it is not replaced
+        self.refused: int | None = None
 
     async def start(self) -> None:
         """Start the process."""
         # With the seed already fixed the child does not have to start itself again.
         environment = {**os.environ, PIPE_VARIABLE: str(self.pipe), "PYTHONHASHSEED": "0"}
-        passed = [self.pipe]
-        tells: int | None = None
         if self.obituary is not None:
-            self.sessions, tells = os.pipe()
-            os.set_blocking(self.sessions, False)
-            environment[SESSIONS_VARIABLE] = str(tells)
-            passed.append(tells)
+            self._key = self.obituary.key()
+        heard = self.heard = Heard()
+        environment[WORDS_VARIABLE] = str(heard.write)
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command,
                 env=environment,
-                pass_fds=passed,
+                pass_fds=[self.pipe, heard.write],
                 process_group=0,
                 stdin=asyncio.subprocess.DEVNULL,
             )
         finally:
-            if tells is not None:
-                os.close(tells)
+            heard.started()
 
     def report(self) -> None:
-        """Report every session of the process that has ended, if it did not leave in order."""
-        pipe, self.sessions = self.sessions, None
-        if pipe is None:
-            return
-        told = b""
-        try:
-            while part := os.read(pipe, 1 << 16):
-                told += part
-        except BlockingIOError:  # somebody whom the child started holds the other end; it has nothing to say
-            pass
-        finally:
-            os.close(pipe)
-        code = self.process.returncode if self.process is not None else 0
-        if self.obituary is not None and code not in (exits.OK, LEFT_ON_REQUEST):
-            for session_id in told.decode("ascii", "replace").split():
+        """Report every session that the ended process left without a goodbye; its exit code says nothing about that."""
+        left = self.heard.end() if self.heard is not None else []
+        # Whose key is refused, the report would be refused, too.
+        if self.obituary is not None and self.refused is None:
+            for session_id in left:
                 self.obituary.report(session_id)
+
+    def _is_final(self, code: int) -> bool:
+        """Whether the process that has just ended is not to be replaced; says so where that is bad news."""
+        heard = self.heard
+        if heard is not None:
+            heard.listen()
+            self._ever_began = self._ever_began or heard.began
+            if heard.left:
+                return True
+        if code == exits.ACCESS and self.obituary is not None and self.obituary.key() in (None, self._key):
+            self.refused = code
+            self._tell("refused", code, "is refused by the server and not started again")
+            return True
+        # Later it may be a deployment under way: what it is to execute is half there for a moment.
+        if code == exits.USAGE and not self._ever_began:
+            self.refused = code
+            self._tell("refused", code, "cannot begin with this command and is not started again")
+            return True
+        return False
 
     async def keep(self) -> None:
         """Replace the process each time it ends, until one was asked to leave by somebody else."""
@@ -270,25 +278,23 @@ class _Child:
         while True:
             started = loop.time()
             code = await self.ended()
+            final = self._is_final(code)
             self.report()
-            if code == LEFT_ON_REQUEST:
+            if final:
                 return
             if loop.time() - started >= HEALTHY:
                 self.pause = BACKOFF[0]
-            pid = self.process.pid if self.process is not None else 0
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            text = f"worker {self.number} (pid {pid}) {how}; the next starts in {times.span(round(self.pause * 1000))}"
-            facts = {
-                "event": "died",
-                "number": self.number,
-                "pid": pid,
-                "code": code,
-                "pause_ms": round(self.pause * 1000),
-            }
-            output.tell(facts, text, as_json=self.as_json)
+            pause_ms = round(self.pause * 1000)
+            self._tell("died", code, f"{how}; the next starts in {times.span(pause_ms)}", pause_ms=pause_ms)
             await asyncio.sleep(self.pause)
             self.pause = min(self.pause * 2, BACKOFF[1])
             await self.start()
+
+    def _tell(self, event: str, code: int, text: str, **facts: int) -> None:
+        pid = self.process.pid if self.process is not None else 0
+        found = {"event": event, "number": self.number, "pid": pid, "code": code, **facts}
+        output.tell(found, f"worker {self.number} (pid {pid}) {text}", as_json=self.as_json)
 
     @property
     def alive(self) -> bool:

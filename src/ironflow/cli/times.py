@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from ironflow.model import moment as moments
 
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
 def clock(ms: int) -> str:
     """The local time of day, to the millisecond: for lines that follow one another within minutes."""
-    return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
+    return moments.local(ms).strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
+
+
+def moment(ms: int, beside: int) -> str:
+    """A local time for a line that shows the time of day of another one: with its date, unless it is the same day's."""
+    day, other = (moments.local(at).date() for at in (ms, beside))
+    return clock(ms) if day == other else f"{day.isoformat()} {clock(ms)}"
 
 
 def span(ms: int) -> str:

@@ -18,8 +18,10 @@ from ironflow.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ironflow.cli.stopping import Signals
+    from ironflow.cli.words import Words
     from ironflow.config import Settings
     from ironflow.context.workflows import Workflow
+    from ironflow.errors import AccessError
     from ironflow.observe.observation import Observation
     from ironflow.worker.worker import Worker
 
@@ -42,6 +44,13 @@ ProcessesOption = Annotated[
     typer.Option(
         min=1,
         help="Start so many processes under a supervisor that replaces dead ones.",
+        show_default=False,
+    ),
+]
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What this worker offers, all of it; repeatable. Without any, the tags that its workflows ask for.",
         show_default=False,
     ),
 ]
@@ -69,9 +78,7 @@ def worker(
         typer.Option(min=1, help="Plain `def` steps that execute here at once.", show_default=False),
     ] = None,
     processes: ProcessesOption = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(help="What this worker offers; repeatable.", show_default=False)
-    ] = None,
+    tag: TagOption = None,
     metrics_address: MetricsOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.", show_default=False)] = False,
 ) -> None:
@@ -84,8 +91,10 @@ def worker(
     """
 
     async def command() -> int:
+        from ironflow.cli.words import Words
         from ironflow.loading import load_all
 
+        words = Words.of_this_process()
         settings = settings_for(db, concurrency=concurrency, threads=threads, metrics_address=metrics_address)
         servers = _servers(db, server, key_file)
         workflows = load_all(target)
@@ -93,15 +102,15 @@ def worker(
             from ironflow.cli.supervisor import Reporting, supervise
 
             options = [*_options(db, concurrency, threads, tag, json), *_servers_options(servers, key_file)]
-            reporting = Reporting(servers, _key(key_file)) if servers else None
+            reporting = Reporting(servers, _key(key_file), lambda: _key(key_file)) if servers else None
             arguments = [*target, *options]
             return await supervise(arguments, processes, worker_id, settings, as_json=json, reporting=reporting)
         tags = tuple(tag or ())
         if servers:
-            opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tags)
+            opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tags, words)
         else:
             opened = _on_database(settings, workflows, worker_id, tags)
-        return await _work(opened, settings, sorted(workflows), as_json=json)
+        return await _work(opened, settings, sorted(workflows), worker_id, words, as_json=json)
 
     # The supervisor only waits for its children.
     answer(command, as_json=json, loop_factory=process.fast_loop() if processes is None else None)
@@ -179,8 +188,8 @@ async def _over_http(
     workflows: dict[str, Workflow[Any, Any]],
     worker_id: str | None,
     tags: tuple[str, ...],
+    words: Words,
 ) -> AsyncIterator[Worker]:
-    from ironflow.cli.supervisor import supervised
     from ironflow.engine import guard
     from ironflow.engine.registry import Registry
     from ironflow.remote.worker import remote_worker
@@ -188,7 +197,7 @@ async def _over_http(
     guard.install()
     registry = Registry(wf.spec for wf in workflows.values())
     worker = await remote_worker(
-        servers, key, registry, settings, worker_id=worker_id, tags=tags, supervised=supervised()
+        servers, key, registry, settings, worker_id=worker_id, tags=tags, supervised=words.supervised()
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(worker.port.close)
@@ -219,22 +228,29 @@ def _observed(worker: Worker, settings: Settings) -> Observation:
 # ---- at work
 
 
-async def _work(opened: Any, settings: Settings, names: list[str], *, as_json: bool) -> int:
+async def _work(
+    opened: Any, settings: Settings, names: list[str], worker_id: str | None, words: Words, *, as_json: bool
+) -> int:
     from ironflow.cli.logs import configure
     from ironflow.cli.stopping import Signals, drain, leave
-    from ironflow.cli.supervisor import LEFT_ON_REQUEST, watch_supervisor
+    from ironflow.cli.supervisor import watch_supervisor
 
-    configure(settings)
-    with Signals() as signals:
+    with Signals(executes=False) as signals:
         has_supervisor = watch_supervisor(signals.add)
+        # Siblings write to the same place, and what befalls one of them often befalls all.
+        configure(settings, process=_name(worker_id) if has_supervisor else "")
         async with AsyncExitStack() as stack:
             worker = await _begun(stack.enter_async_context(opened), signals)
             if worker is None:
                 output.tell({"event": "stopped", "orderly": True}, "stopped before it began", as_json=as_json)
                 return exits.OK
+            words.began()
+            signals.executes = True
             process.relax_collector()
             _say_ready(worker, names, as_json=as_json)
             await _until_told(worker, signals)
+            if worker.refused is not None:
+                return await _refused(worker, worker.refused, as_json=as_json)
             name, held = worker.session.worker_id, len(worker.segments)
             facts = {"event": "draining", "worker_id": name, "held": held}
             output.tell(facts, f"worker {name} {_draining(held, settings)}", as_json=as_json)
@@ -242,9 +258,19 @@ async def _work(opened: Any, settings: Settings, names: list[str], *, as_json: b
     stopped = "stopped" if orderly else "stopped now; what it held was given back"
     facts = {"event": "stopped", "worker_id": name, "orderly": orderly}
     output.tell(facts, f"worker {name} {stopped}", as_json=as_json)
+    if orderly and worker.dismissed.is_set():
+        words.left()
     code = exits.OK if orderly else exits.INTERRUPTED
-    if orderly and has_supervisor and worker.dismissed.is_set():
-        code = LEFT_ON_REQUEST
+    leave(code)
+    return code
+
+
+async def _refused(worker: Worker, error: AccessError, *, as_json: bool) -> int:
+    """The key was taken back: stop at once, for nothing that executes here could be recorded."""
+    from ironflow.cli.stopping import leave
+
+    await worker.stop(drain_ms=0)
+    code = exits.say(error, as_json=as_json)
     leave(code)
     return code
 
@@ -273,6 +299,13 @@ async def _until_told(worker: Worker, signals: Signals) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
+def _name(worker_id: str | None) -> str:
+    """What this worker is called, also before it has begun."""
+    from ironflow.worker.session import name_of
+
+    return name_of(worker_id)
+
+
 def _say_ready(worker: Worker, names: list[str], *, as_json: bool) -> None:
     session, place = worker.session.row, worker.port.name
     facts = {
@@ -281,10 +314,12 @@ def _say_ready(worker: Worker, names: list[str], *, as_json: bool) -> None:
         "session_id": session.session_id,
         "pid": session.pid,
         "workflows": names,
+        "tags": list(worker.session.tags),
         "slots": session.slots,
         "server" if session.kind == "http" else "database": place,
     }
-    text = f"worker {session.worker_id} (pid {session.pid}) serves {', '.join(names)} on {place}"
+    offers = f", with tags {', '.join(worker.session.tags)}," if worker.session.tags else ""
+    text = f"worker {session.worker_id} (pid {session.pid}) serves {', '.join(names)}{offers} on {place}"
     output.tell(facts, text, as_json=as_json)
 
 

@@ -9,6 +9,7 @@ import typer
 from ironflow.cli import output, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, on_backend
 from ironflow.cli.database import DbOption, JsonOption
+from ironflow.cli.listing import Listing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ def list_(
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[dict[str, Any]]) -> None:
             now = backend.now()
-            made = output.table("WORKFLOW", "VERSION", "SEEN", "TAGS", "PAUSED", shrink=("TAGS",))
+            made = Listing("WORKFLOW", "VERSION", "SEEN", "TAGS", "PAUSED", shrink=("TAGS", "WORKFLOW"))
             for row in rows:
                 made.add_row(
                     row["name"],
@@ -39,7 +40,7 @@ def list_(
                     ", ".join(row["worker_tags"]),
                     times.ago(row["paused_at"], now),
                 )
-            screen.print(made)
+            made.print(screen)
 
         rows = await backend.workflows()
         output.show(rows, as_json=json, empty="no worker has registered a workflow here", draw=draw)

@@ -17,7 +17,9 @@ SERVER_VARIABLE: Final = "IRONFLOW_SERVER"
 KEY_VARIABLE: Final = "IRONFLOW_API_KEY"
 
 _FORM: Final = "use http://host:9123 or https://host"
-_URL: Final = re.compile(r"https?://(?:\[[0-9A-Fa-f:.%]+\]|[^:/?#@\[\]\s]+)(?::\d{1,5})?(?:/[^?#@\s]*)?")
+_URL: Final = re.compile(r"https?://(?:\[[0-9A-Fa-f:.%]+\]|[^:/?#@\[\]\s]+)(?::(?P<port>\d{1,5}))?(?:/[^?#@\s]*)?")
+#: What the paths of the API begin with: clients put it behind the address themselves.
+_API: Final = re.compile(r"(?:/api)?/v1(?:/worker)?$")
 #: What a key may consist of, and how long it may be: enough to tell it from a file that holds something else.
 _KEY: Final = re.compile(r"[!-~]{8,512}")
 
@@ -34,9 +36,17 @@ def server_url(text: str | None = None) -> str:
             raise InvalidSettings([f"no server is named: give its address, or set {SERVER_VARIABLE}; {_FORM}"])
     if "@" in text:
         raise InvalidSettings([f"the address of a server holds no name or password: put the key into {KEY_VARIABLE}"])
-    if _URL.fullmatch(text) is None:
+    found = _URL.fullmatch(text)
+    if found is None:
         raise InvalidSettings([f"{text!r} is not the address of a server: {_FORM}"])
-    return text.rstrip("/")
+    if found["port"] is not None and not 1 <= int(found["port"]) <= 65_535:
+        raise InvalidSettings([f"{text!r} is not the address of a server: there is no port {found['port']}; {_FORM}"])
+    text = text.rstrip("/")
+    prefix = _API.search(text)
+    if prefix is not None:
+        short = text.removesuffix(prefix[0])
+        raise InvalidSettings([f"the address of a server is given without {prefix[0]}: use {short}"])
+    return text
 
 
 def api_key(file: str | os.PathLike[str] | None = None) -> str | None:

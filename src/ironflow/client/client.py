@@ -7,7 +7,7 @@ Translation only: every method is one request of the HTTP API, and gives what th
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 from urllib.parse import quote
@@ -16,14 +16,17 @@ from ironflow.client import forms, starts
 from ironflow.client.address import api_key, checked_key, server_url
 from ironflow.client.connection import PAUSES, Connection
 from ironflow.client.events import events
+from ironflow.client.gathering import Gathering
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold
+from ironflow.errors import InvalidInput, RunNotFound
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.fold import Folder, StepView
+from ironflow.model.ids import check_run_id
 from ironflow.model.journal import Event
 from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
@@ -33,6 +36,8 @@ from ironflow.store.base import RunFilter
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+Read = TypeVar("Read")
+Row = TypeVar("Row")
 
 
 class Client(Synchronous):
@@ -62,6 +67,7 @@ class Client(Synchronous):
         self._connection = Connection(
             self.server, key, most_bytes=most_bytes, pauses=PAUSES if pauses is None else pauses
         )
+        self._starts = Gathering(self._connection)
 
     def __repr__(self) -> str:
         return f"Client({self.server!r})"
@@ -72,6 +78,7 @@ class Client(Synchronous):
 
     async def close(self) -> None:
         """Close the connections. Runs go on: they are the server's."""
+        await self._starts.close()
         await self._connection.close()
 
     # ---- starting ----------------------------------------------------------------------------------------------------
@@ -89,7 +96,8 @@ class Client(Synchronous):
         starts one run and not two.
 
         Args:
-            wf: the workflow, or its name where its code is not at hand; then the worker checks the input.
+            wf: the workflow, or its name where its code is not at hand; then the server refuses a missing input, and
+                the worker whatever else is wrong with it.
             input: its one input; for a name, plain JSON data.
             options: as for `ironflow.run`.
 
@@ -108,10 +116,10 @@ class Client(Synchronous):
         own = None if options.get("idempotency_key") is not None else os.urandom(16).hex()
         most = self._connection.most_bytes
         body = starts.body(wf, input, options, idempotency_key=own, limit=most)
-        answer = await self._connection.ask("POST", "/runs", body=body, again=True)
-        row = forms.row(RunRow, answer.body)
+        answer = await self._starts.start(body)
+        row, created = self._connection.read(_created, answer)
         # Found under a key that nobody else can have: the answer to the first try was lost, and this is its run.
-        return row, answer.body["created"] or (own is not None and row.idempotency_key == own)
+        return row, created or (own is not None and row.idempotency_key == own)
 
     @overload
     async def run(self, wf: Workflow[None, Out], input: None = None, /, **options: Unpack[Start]) -> Out: ...
@@ -136,17 +144,17 @@ class Client(Synchronous):
         Raises:
             RunNotFound: no such run, or none of the key's organisation.
         """
-        return forms.run_view(await self._got(_run(run_id)))
+        return await self._got(_run(run_id), forms.run_view)
 
     async def steps(self, run_id: str) -> dict[str, StepView]:
         """The steps of a run by their ids, each with its tries."""
-        found = [forms.step(one) async for one in self._connection.each(f"{_run(run_id)}/steps")]
+        found = [one async for one in self._connection.each(f"{_run(run_id)}/steps", forms.step)]
         return {one.step_id: one for one in found}
 
     async def journal(self, run_id: str, after: int = 0) -> list[Event]:
         """The events of a run so far, in order; `after`: only those with a higher seq."""
-        rows = self._connection.each(f"{_run(run_id)}/journal", {"after": after or None})
-        return [forms.event(one) async for one in rows]
+        rows = self._connection.each(f"{_run(run_id)}/journal", forms.event, {"after": after or None})
+        return [one async for one in rows]
 
     def events(self, run_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """The events of a run as they are committed, each once and in order, until it has ended.
@@ -162,7 +170,7 @@ class Client(Synchronous):
 
     async def why(self, run_id: str) -> list[Hold]:
         """Every reason why a run is not executing, with the earliest time at which it can lift."""
-        return [forms.row(Hold, one) for one in await self._got(f"{_run(run_id)}/why")]
+        return await self._got(f"{_run(run_id)}/why", forms.holds)
 
     async def wait_end(self, run_id: str) -> tuple[str, str | None]:
         """Wait until a run has ended or is paused, by following its journal.
@@ -206,7 +214,8 @@ class Client(Synchronous):
         # The others are not sent again: somebody may have paused or ended the run in the meantime, and meant it.
         again = verb in ("cancel", "pause")
         body = {name: value for name, value in options.items() if value}
-        return dict((await self._connection.ask("POST", f"{_run(run_id)}/{verb}", body=body, again=again)).body)
+        answer = await self._connection.ask("POST", f"{_run(run_id)}/{verb}", body=body, again=again)
+        return self._connection.read(_changed, answer.body)
 
     async def delete(self, run_id: str) -> None:
         """Remove a run that has ended, with its journal.
@@ -214,7 +223,7 @@ class Client(Synchronous):
         Raises:
             InvalidTransition: it is live.
         """
-        await self._connection.ask("DELETE", _run(run_id), again=False)
+        self._connection.read(_nothing, (await self._connection.ask("DELETE", _run(run_id), again=False)).body)
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 
@@ -222,11 +231,11 @@ class Client(Synchronous):
         """The workflows that workers have registered: name, version, tags, what each declares of itself, and since when
         it is held (ms).
         """
-        return [forms.times(one) async for one in self._connection.each("/workflows")]
+        return [one async for one in self._connection.each("/workflows", _named("name"))]
 
     async def input_schema(self, workflow: str) -> dict[str, Any]:
         """What a workflow takes as input, as JSON Schema; `{}` where its workers could not tell."""
-        return dict(await self._got(f"{_workflow(workflow)}/input-schema"))
+        return await self._got(f"{_workflow(workflow)}/input-schema", forms.data)
 
     async def pause_workflow(self, workflow: str) -> bool:
         """Hold a workflow: its runs are created and stay queued. Returns whether anything changed."""
@@ -238,41 +247,44 @@ class Client(Synchronous):
 
     async def switch(self, workflow: str, verb: str) -> dict[str, Any]:
         """`pause` or `resume` a workflow, and give what changed and since when it is held, as plain data."""
-        return dict((await self._connection.ask("POST", f"{_workflow(workflow)}/{verb}", again=True)).body)
+        answer = await self._connection.ask("POST", f"{_workflow(workflow)}/{verb}", again=True)
+        return self._connection.read(_changed, answer.body)
 
     async def leases(self) -> list[LeaseRow]:
         """Which session executes which run. This and what follows, but for the audit log, asks for a platform key."""
-        return [forms.row(LeaseRow, one) for one in await self._all("leases")]
+        return await self._all("leases", _rows(LeaseRow))
 
     async def sessions(self) -> list[SessionRow]:
         """The live worker processes."""
-        return [forms.row(SessionRow, one) for one in await self._all("sessions")]
+        return await self._all("sessions", _rows(SessionRow))
 
     async def queue(self, limit: int = 1000) -> list[QueueRow]:
         """The dispatch queue in the order of handing out."""
-        return [forms.row(QueueRow, one) for one in await self._all("queue", limit=limit)]
+        return await self._all("queue", _rows(QueueRow), limit=limit)
 
     async def lanes(self) -> list[dict[str, Any]]:
         """Every lane in use: its name, limit, how many runs execute in it and how many are held back."""
-        return await self._all("lanes")
+        return await self._all("lanes", _data)
 
     async def credits(self) -> list[dict[str, Any]]:
         """How many more runs each live worker would take."""
-        return await self._all("credits")
+        return await self._all("credits", _data)
 
     async def stats(self) -> dict[str, Any]:
         """Runs by state, slots, leases, queued segments and the next due time, as plain data."""
-        return dict(await self._got("/capacity/stats"))
+        return await self._got("/capacity/stats", _stats)
 
     async def audits(self, limit: int = 100, run_id: str | None = None) -> list[dict[str, Any]]:
         """The audit log, newest first: who did what, when (ms), to which run."""
-        return [forms.times(one) async for one in self._connection.each("/audit", {"run_id": run_id}, most=limit)]
+        return [
+            one async for one in self._connection.each("/audit", _named("audit_id"), {"run_id": run_id}, most=limit)
+        ]
 
     # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def keys(self) -> list[KeyRow]:
         """The API keys of the organisation, or with a platform key all of them; their secrets are nowhere."""
-        return [forms.row(KeyRow, one) async for one in self._connection.each("/api-keys")]
+        return [one async for one in self._connection.each("/api-keys", _key)]
 
     async def create_key(self, name: str, **options: Any) -> tuple[KeyRow, str]:
         """Make a key. The second of what is returned is the key itself, which nobody can see again.
@@ -284,31 +296,85 @@ class Client(Synchronous):
         """
         # Not sent again: the answer that was lost held a secret, and a second key is worse than an error.
         answer = await self._connection.ask("POST", "/api-keys", body={"name": name, **options}, again=False)
-        return forms.row(KeyRow, answer.body), answer.body["key"]
+        return self._connection.read(_new_key, answer.body)
 
     async def revoke_key(self, key_id: str) -> None:
         """Take a key back."""
-        await self._connection.ask("DELETE", f"/api-keys/{quote(key_id, safe='')}", again=True)
+        answer = await self._connection.ask("DELETE", f"/api-keys/{quote(key_id, safe='')}", again=True)
+        self._connection.read(_nothing, answer.body)
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
-    async def _got(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        return (await self._connection.ask("GET", path, query=query, again=True)).body
+    async def _got(self, path: str, form: Callable[[Any], Read], query: Mapping[str, Any] | None = None) -> Read:
+        answer = await self._connection.ask("GET", path, query=query, again=True)
+        return self._connection.read(form, answer.body)
 
-    async def _all(self, what: str, **query: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await self._got(f"/capacity/{what}", query))["items"]
-        return found
+    async def _all(self, what: str, form: Callable[[Any], Read], **query: Any) -> Read:
+        return await self._got(f"/capacity/{what}", lambda body: form(body["items"]), query)
 
     # ---- the name of a type, so it comes last ------------------------------------------------------------------------
 
     async def list(self, filter: RunFilter | None = None) -> list[RunRow]:
         """Runs, newest first, up to the filter's limit, in as many requests as that takes."""
         chosen = filter or RunFilter()
-        rows = self._connection.each("/runs", starts.selection(chosen), most=chosen.limit)
-        return [forms.row(RunRow, one) async for one in rows]
+        rows = self._connection.each("/runs", _row, starts.selection(chosen), most=chosen.limit)
+        return [one async for one in rows]
+
+
+def _row(body: Any) -> RunRow:
+    return forms.row(RunRow, body)
+
+
+def _rows(cls: type[Row]) -> Callable[[Any], list[Row]]:
+    return lambda body: [forms.row(cls, one) for one in forms.items(body)]
+
+
+def _data(body: Any) -> list[dict[str, Any]]:
+    return [forms.data(one) for one in forms.items(body)]
+
+
+def _named(field: str) -> Callable[[Any], dict[str, Any]]:
+    """The reader of a row that the model has no class for, by a field that each has."""
+
+    def read(body: Any) -> dict[str, Any]:
+        if field not in forms.data(body):
+            raise KeyError(field)
+        return forms.times(body)
+
+    return read
+
+
+def _created(body: Any) -> tuple[RunRow, bool]:
+    return _row(body), bool(body["created"])
+
+
+def _changed(body: Any) -> dict[str, Any]:
+    return {**forms.data(body), "changed": bool(body["changed"])}
+
+
+def _stats(body: Any) -> dict[str, Any]:
+    return {**forms.data(body), "runs": forms.data(body["runs"])}
+
+
+def _key(body: Any) -> KeyRow:
+    return forms.row(KeyRow, body)
+
+
+def _new_key(body: Any) -> tuple[KeyRow, str]:
+    return _key(body), body["key"]
+
+
+def _nothing(body: Any) -> None:
+    if body is not None:
+        raise TypeError("an answer where none is expected")
 
 
 def _run(run_id: str) -> str:
+    """The path of a run. No run has an id whose path would be that of something else."""
+    try:
+        check_run_id(run_id)
+    except InvalidInput as error:
+        raise RunNotFound(f"no run has the id {run_id!r}: {error.message}") from error
     return f"/runs/{quote(run_id, safe='')}"
 
 

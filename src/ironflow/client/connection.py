@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
+from ironflow.client import forms
 from ironflow.client.problems import error_of
 from ironflow.client.sse import Message, Reader
-from ironflow.client.transport import broken, http_library, parsed, stranger
+from ironflow.client.transport import broken, http_library, parsed, proxy_of, stranger
 from ironflow.errors import (
     IronflowError,
     PayloadTooLarge,
     ServerError,
     ServerUnreachable,
+    StoreUnreachable,
     Unauthenticated,
 )
 
@@ -37,9 +40,15 @@ PAUSES: Final = (1.0, 2.0, 4.0)
 #: for longer than this has lost its server: keep-alives come far more often.
 CONNECT_S: Final = 10
 SILENT_S: Final = 60
+#: An answer that takes longer than this is said to be waited for; and a server that says only then that its database is
+#: away has waited for it itself, so that a reader need not wait as long again, seconds.
+LONG_S: Final = 5.0
 #: Rows that one request of a list asks for.
 PAGE: Final = 200
 _PREFIX: Final = "/api/v1"
+
+
+Read = TypeVar("Read")
 
 
 class Answer(NamedTuple):
@@ -80,7 +89,7 @@ class Connection:
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=True)
+        self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, proxy=proxy_of(self.server))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -114,8 +123,10 @@ class Connection:
         data = self._encoded(body)
         failed = 0
         while True:
+            began = time.monotonic()
             try:
-                answer = await self._ask_once(method, path, query, data)
+                with self._saying_that_it_takes_long():
+                    answer = await self._ask_once(method, path, query, data)
             except ServerUnreachable as error:
                 if failed == len(self.pauses) or not (again or error.details["unsent"]):
                     raise
@@ -124,27 +135,40 @@ class Connection:
                 if answer.status < 400:
                     return answer
                 refused = self._refusal(answer.status, answer.body)
-                if failed == len(self.pauses) or not again or answer.status < 500:
+                waited = isinstance(refused, StoreUnreachable) and time.monotonic() - began >= LONG_S
+                # What changes something is worth all the patience there is; whoever reads is better told.
+                if failed == len(self.pauses) or not again or answer.status < 500 or (waited and method == "GET"):
                     raise refused
                 problem = refused.message
             failed += 1
             await self.rest(failed, problem)
 
+    def read(self, form: Callable[[Any], Read], body: Any) -> Read:
+        """What `form` makes of an answer.
+
+        Raises:
+            ServerError: it is JSON of another form: something else than Ironflow answers at this address.
+        """
+        try:
+            return form(body)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise stranger(self.server) from error
+
     async def each(
-        self, path: str, query: Mapping[str, Any] | None = None, *, most: int | None = None
-    ) -> AsyncIterator[Any]:
-        """Every row of a list, page by page; `most`: not more than so many."""
+        self, path: str, form: Callable[[Any], Read], query: Mapping[str, Any] | None = None, *, most: int | None = None
+    ) -> AsyncIterator[Read]:
+        """Every row of a list, page by page, as `form` reads it; `most`: not more than so many."""
         cursor, left = None, most
         while left != 0:
             size = PAGE if left is None else min(PAGE, left)
             asked = {**(query or {}), "limit": size, "cursor": cursor}
             answer = (await self.ask("GET", path, query=asked, again=True)).body
-            for one in answer["items"]:
-                yield one
-            cursor = answer["next"]
+            rows, cursor = self.read(_page, answer)
+            for one in rows:
+                yield self.read(form, one)
             if cursor is None:
                 return
-            left = None if left is None else left - len(answer["items"])
+            left = None if left is None else left - len(rows)
 
     @asynccontextmanager
     async def stream(self, path: str, *, after: int) -> AsyncIterator[AsyncIterator[Message] | None]:
@@ -203,6 +227,16 @@ class Connection:
         _log.warning("%s; trying again in %g s", problem, pause)
         await asyncio.sleep(pause)
 
+    @contextmanager
+    def _saying_that_it_takes_long(self) -> Iterator[None]:
+        timer = asyncio.get_running_loop().call_later(
+            LONG_S, _log.warning, "%s has not answered for %g s; still waiting", self.server, LONG_S
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _refusal(self, status: int, body: Any) -> IronflowError:
         error = error_of(status, body, self.server)
         if isinstance(error, Unauthenticated):
@@ -232,6 +266,14 @@ def _telling_breaks(server: str) -> Iterator[None]:
         yield
     except (http_library().ClientError, OSError) as error:  # a timeout is an OSError
         raise broken(server, error) from error
+
+
+def _page(body: Any) -> tuple[list[Any], str | None]:
+    """The rows of a page, and where the next one begins."""
+    cursor = body["next"]
+    if not isinstance(cursor, str | None):
+        raise TypeError("no page of a list")
+    return forms.items(body["items"]), cursor
 
 
 def _parameters(query: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -43,7 +43,7 @@ async def events(connection: Connection, run: str, after: int) -> AsyncGenerator
                 if messages is None:
                     return
                 async for message in messages:
-                    event = forms.event(from_json(message.data))
+                    event = connection.read(_event, message.data)
                     if event.seq > after:
                         after, last = event.seq, event
                         yield event
@@ -56,3 +56,7 @@ async def events(connection: Connection, run: str, after: int) -> AsyncGenerator
             raise problem
         if failed:
             await connection.rest(failed, problem.message)
+
+
+def _event(data: str) -> Event:
+    return forms.event(from_json(data))

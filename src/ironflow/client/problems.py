@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ironflow.engine.hints import at_a_terminal
 from ironflow.errors import (
     InvalidSettings,
     IronflowError,
@@ -67,7 +68,7 @@ def _told(body: Any) -> IronflowError | None:
     return made(
         body["code"],
         str(body.get("detail") or body.get("title") or ""),
-        hint if isinstance(hint, str) else "",
+        at_a_terminal(hint) if isinstance(hint, str) else "",
         details if isinstance(details, Mapping) else {},
     )
 

@@ -7,7 +7,7 @@ the worker gets the input as if it had been started beside the database: it trav
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
@@ -17,6 +17,7 @@ from ironflow.engine import starting
 from ironflow.engine.declared import Declared
 from ironflow.engine.starting import Start
 from ironflow.errors import InvalidInput
+from ironflow.model import moment
 from ironflow.store.base import RunFilter
 
 
@@ -86,4 +87,4 @@ def _iso(at: datetime | None) -> str | None:
 
 
 def _moment(ms: int | None) -> str | None:
-    return None if ms is None else _iso(datetime.fromtimestamp(ms / 1000, UTC))
+    return None if ms is None else moment.iso(ms)

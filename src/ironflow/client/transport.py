@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic_core import from_json
 
@@ -23,6 +25,30 @@ def http_library() -> Any:
             raise
         raise InvalidSettings(["the HTTP client is not installed: pip install 'ironflow-engine[client]'"]) from error
     return aiohttp
+
+
+def proxy_of(server: str) -> str | None:
+    """The proxy through which the environment wants this server to be asked; it may hold a user and a password.
+
+    HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY are read here, once, and every connection goes the same way. The
+    library itself would read them before each request, in another thread; and it would take a name and a password of
+    ~/.netrc for the server in place of the key.
+
+    Raises:
+        InvalidSettings: the proxy is reached by something else than plain HTTP, which not every connection can do.
+    """
+    parts = urlsplit(server)
+    named = getproxies()
+    proxy = named.get(parts.scheme) or named.get("all")
+    if proxy is None or proxy_bypass(parts.netloc):
+        return None
+    proxy = proxy if "//" in proxy else f"http://{proxy}"
+    kind = proxy.partition("//")[0]
+    if kind != "http:":
+        told = f"the environment names a proxy for {server} that begins with {kind}//, and only http:// can be used"
+        hint = f"change {parts.scheme.upper()}_PROXY or ALL_PROXY, or name the server in NO_PROXY"
+        raise InvalidSettings([f"{told}: {hint}"])
+    return proxy
 
 
 def parsed(content: bytes) -> Any:

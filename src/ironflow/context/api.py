@@ -28,7 +28,8 @@ from ironflow.engine.instance import Instance
 from ironflow.engine.requests import Note, StepCall
 from ironflow.engine.workflow_loop import active_loops
 from ironflow.engine.workflow_task import Scope
-from ironflow.errors import DefinitionError, ForbiddenInWorkflow
+from ironflow.errors import DefinitionError, ForbiddenInWorkflow, InvalidInput
+from ironflow.model.ids import LONGEST_NAME, LONGEST_STATUS, LONGEST_WARNING, check_length
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -103,6 +104,7 @@ class Context:
         True in every run that gets here for the first time with the new code; False in one that passed this
         place with the old. A run's first answer is its answer for good.
         """
+        _bounded(id, "the id of a patch", LONGEST_NAME)
         patches = self._instance.info.patches
         if id in patches:
             return True
@@ -167,6 +169,7 @@ class Context:
     def skip(self, name: str, reason: str) -> None:
         """Journal that a step was left out on purpose, in the place where its call would have stood."""
         check_name(name, "step")
+        _bounded(str(reason), "the reason of a skipped step", LONGEST_STATUS)
         self._scope("skip")
         key = self._loop.call_id(name)
         self._loop.ask_note(Note("step_skipped", key, {"name": name, "reason": reason}))
@@ -283,8 +286,8 @@ class Context:
     # ---- what others see of the run
 
     def set_status(self, text: str) -> None:
-        """Say in a few words what the run is doing; shown wherever the run is."""
-        self._note("status_set", {"text": str(text)})
+        """Say in a few words what the run is doing; shown wherever the run is. At most 1,000 characters."""
+        self._note("status_set", {"text": _bounded(str(text), "a status", LONGEST_STATUS)})
 
     def set_output(self, value: Any) -> None:
         """Publish a preliminary result, readable while the run goes on. What the workflow returns replaces
@@ -293,8 +296,8 @@ class Context:
         self._loop.ask_note(Note("output_set", self._scope("set_output").note_id(), {}, value=value))
 
     def warn(self, message: str) -> None:
-        """Journal a warning; a run that completes with one ends as `warning`."""
-        self._note("warning", {"message": str(message)})
+        """Journal a warning, of at most 10,000 characters; a run that completes with one ends as `warning`."""
+        self._note("warning", {"message": _bounded(str(message), "a warning", LONGEST_WARNING)})
 
     # ---- inside
 
@@ -313,6 +316,13 @@ class Context:
                 hint="Keep the context to the workflow: a step gets its data as arguments, and step_info().",
             )
         return loop.current_scope()
+
+
+def _bounded(text: str, what: str, longest: int) -> str:
+    try:
+        return check_length(text, what, longest)
+    except InvalidInput as error:
+        raise DefinitionError(error.message, hint="Shorten it; `ctx.set_output` publishes values.") from None
 
 
 def _spec_of(fn: Callable[..., Any]) -> StepSpec:

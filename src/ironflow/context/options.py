@@ -14,10 +14,10 @@ from ironflow.engine.definitions import Lane
 from ironflow.errors import DefinitionError, InvalidInput
 from ironflow.model.ids import LONGEST_VERSION, check_text, tags_of
 from ironflow.model.retry import RETRY_CLASSES, RUN_DEFAULTS, RetryOn, RetryPolicy
+from ironflow.model.step import GIVEN_KINDS
 from ironflow.spelling import meant
 
 StepKind = Literal["tool", "llm", "connector"]
-_KINDS = ("tool", "llm", "connector")
 
 
 class Retry:
@@ -99,8 +99,8 @@ def run_policy(retry: Retry | int) -> RetryPolicy:
 
 
 def checked_kind(kind: str) -> str:
-    if kind not in _KINDS:
-        raise DefinitionError(f"a step's kind must be one of {', '.join(_KINDS)}, not {kind!r}")
+    if kind not in GIVEN_KINDS:
+        raise DefinitionError(f"a step's kind must be one of {', '.join(GIVEN_KINDS)}, not {kind!r}")
     return kind
 
 

@@ -143,7 +143,8 @@ class WorkflowOptions(TypedDict, total=False):
     max_recoveries: how many lost workers a run survives in total; None leaves it to the engine's ceiling.
     lane: how many runs execute at once, as a `Lane` or a number; by default as many as fit.
     priority: −100…100, higher is dispatched first; by default 0.
-    worker_tags: what a worker must carry to be given a run; see `ironflow.model.ids.tags_of`.
+    worker_tags: tags that a worker must have to be given a run; at most 32, each of 1 to 64 ASCII letters, digits,
+        or - _ . / = and colons.
     """
 
     name: str | None

@@ -118,7 +118,7 @@ def _verdict(evidence: Evidence, checks: Sequence[Check], elapsed_s: float) -> T
 
 def _told(event: Event) -> str | None:
     """An event as a line of the timeline; None for those that would only fill it."""
-    data = event.data()
+    data = event.told()
     if event.kind in (j.RUN_STARTED, j.RUN_RESUMED):
         verb = "starts" if event.kind == j.RUN_STARTED else "resumes"
         return f"the run {verb} on {data.get('worker')} (fence {event.execution_seq})"

@@ -12,7 +12,7 @@ import contextvars
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ironflow.engine.definitions import TRANSACTION
@@ -20,6 +20,7 @@ from ironflow.engine.outside import Outside
 from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
 from ironflow.errors import StepTimeout
+from ironflow.model import moment
 from ironflow.model.capacity import RunHead
 
 if TYPE_CHECKING:
@@ -154,11 +155,7 @@ class Bodies:
                 owner.body_ended(body)
 
     def _deadline(self, timeout_ms: int | None) -> datetime | None:
-        return (
-            None
-            if timeout_ms is None
-            else datetime.fromtimestamp((self._outside.now() + timeout_ms) / 1000, UTC)
-        )
+        return None if timeout_ms is None else moment.utc(self._outside.now() + timeout_ms)
 
     async def _bounded(self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A body that is more than an `async def` without limits: a thread, a transaction, a time to keep."""

@@ -59,12 +59,13 @@ async def retry(store: Store, run_id: str, actor: str, *, restart: bool = False)
     events = await store.journal(run_id)
     # A run that has ended ends with the record of it. What an earlier epoch failed of may be finished by now.
     last = events[-1] if events else None
-    failed = list(last.data().get("failed_steps", ())) if last is not None and last.kind == j.RUN_FAILED else []
+    told = last.told().get("failed_steps") if last is not None and last.kind == j.RUN_FAILED else None
+    failed = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
 
     def decide(locked: Locked) -> Transition | None:
         if locked.row.ended and last is not None and locked.last_seq != last.seq:
             raise InvalidTransition(
-                f"run {run_id} was changed while it was being looked at", hint="look at it again and repeat"
+                f"run {run_id} was changed while it was being looked at", hint="Look at it again and repeat"
             )
         return operator.reopen(locked, actor, failed, restart=restart)
 

@@ -1,7 +1,7 @@
 """A workflow by what its workers declared of it: enough to start a run where the code is not.
 
-What only the code can do is left to the worker: the input is checked for being JSON, and decoded there by its
-annotation.
+What only the code can do is left to the worker: the input is checked for being JSON, and for being there where the
+workflow has declared that it needs one; it is decoded by the worker, by its annotation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The largest number in a definition: a time in milliseconds that can still be added to another one.
 _MOST = 1 << 53
+#: How much of a schema an error repeats.
+_SHOWN = 500
 #: The schema of a workflow that takes no input.
 _NO_INPUT = {"type": "null"}
 
@@ -85,6 +87,12 @@ def _misfit(name: str, what: str) -> InvalidInput:
     return InvalidInput(f"the definition of workflow {name} is not usable: {what}", hint="")
 
 
+def _optional(schema: dict[str, Any] | None) -> bool:
+    from ironflow.codec.schema import takes_null
+
+    return schema is None or takes_null(schema)
+
+
 class Declared:
     """See the module's docstring. It has of a `WorkflowSpec` what a start asks for.
 
@@ -108,6 +116,7 @@ class Declared:
         "timeout_ms",
         "version",
         "worker_tags",
+        "_needs_input",
     )
 
     def __init__(self, row: Mapping[str, Any], *, stored: bool = False) -> None:
@@ -125,6 +134,7 @@ class Declared:
         self.doc: str | None = definition.get("doc")
         self._lanes: list[dict[str, Any]] | None = definition.get("lanes", [])
         self._keyed_limit: int | None = definition.get("keyed_limit")
+        self._needs_input = self.has_input and not _optional(self.input_schema)
 
     @property
     def has_input(self) -> bool:
@@ -137,6 +147,16 @@ class Declared:
         from ironflow.codec.values import StoredForm, codec_for
 
         return StoredForm() if self._stored else codec_for(Any)
+
+    def check_missing(self, value: Any) -> None:
+        """Refuse to start without an input what needs one.
+
+        Raises:
+            InvalidInput: it is None, and the workflow has declared that it takes none.
+        """
+        if value is None and self._needs_input:
+            hint = f"Its schema: {json.dumps(self.input_schema, ensure_ascii=False)[:_SHOWN]}"
+            raise InvalidInput(f"workflow {self.name} needs an input, and got none or null", hint=hint)
 
     def in_lane(self, key: str | None) -> Declared:
         """The same for a run that belongs to this one of the workflow's lanes, as a program with the code has told."""
@@ -156,7 +176,7 @@ class Declared:
                 return [(f"workflow:{self.name}:{self._lane_key}", self._keyed_limit)]
             raise InvalidInput(
                 f"the lane of workflow {self.name} depends on the input, and its code is not here to tell which it is",
-                hint="Start it from Python with its code at hand, or give the workflow a lane without a key.",
+                hint=f"Start it where its code is: `ironflow runs create path/file.py:{self.name}`, or from Python.",
             )
         return [(one["name"], one["limit"]) for one in self._lanes]
 

@@ -17,15 +17,13 @@ from ironflow.errors import DefinitionError, InvalidInput
 from ironflow.model.capacity import LARGEST_LIMIT
 from ironflow.model.ids import check_text, join_tags
 from ironflow.model.retry import RetryPolicy
+from ironflow.model.step import TRANSACTION as TRANSACTION
 from ironflow.store.base import WorkflowSeen
 
 if TYPE_CHECKING:
     from ironflow.codec.arguments import Arguments
     from ironflow.codec.values import Codec
     from ironflow.engine.instance import Instance
-
-#: Step kind of a function that writes to the engine's own database in the transaction that completes the step.
-TRANSACTION = "transaction"
 
 OnCancel = Literal["wait", "abandon"]
 

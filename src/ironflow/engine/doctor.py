@@ -205,8 +205,8 @@ def _unreadable(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
     for event in events:
         try:
             event.data()
-        except (ValueError, TypeError):
-            yield "I8", f"the payload of seq {event.seq} ({event.kind}) cannot be read"
+        except ValueError as error:
+            yield "I8", f"the payload of seq {event.seq} ({event.kind}) cannot be read: {error}"
 
 
 def _started_again(events: Sequence[Event]) -> Iterator[tuple[str, str]]:

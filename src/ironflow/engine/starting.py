@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -24,7 +24,7 @@ from ironflow.errors import (
     PayloadError,
     RunNotFound,
 )
-from ironflow.model import ids
+from ironflow.model import ids, moment
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import LARGEST_LIMIT, QueueRow
@@ -32,7 +32,7 @@ from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
-from ironflow.model.transition import EXISTS, GUARD_FRESH, Transition
+from ironflow.model.transition import EXISTS, GUARD_FRESH, LOST, Transition
 from ironflow.spelling import meant
 from ironflow.store.base import Store
 
@@ -48,7 +48,8 @@ class Start(TypedDict, total=False):
 
     Every text of these is printable; ids, keys and names of groups have 1 to 200 characters.
 
-    id: the run's id; starting an id again gives the run that has it.
+    id: the run's id; starting an id again gives the run that has it. None of its parts between slashes is `.` or `..`,
+        and the last of several is no word of the API such as `steps`: its own address would not lead to it.
     idempotency_key: the same key and input give the same run.
     concurrency_key: refused while a live run holds it.
     priority: −100…100, higher first; the workflow's own if left out.
@@ -85,18 +86,22 @@ def new_run(
 
     Raises:
         InvalidInput: the input does not fit the workflow's annotation, an option does not exist, or an id, key, label,
-            group or tag is not what `Start` says of it; the message names which.
+            group or tag is not what `Start` says of it; the message and `details.errors` name the place.
         InvalidPriority: an explicit priority outside −100…100.
     """
     _check(options)
-    text = _input(spec, value, limit)
-    lanes = _lanes(spec, value, options, scope)
+    with _At("input"):
+        text = _input(spec, value, limit)
+        own = spec.lanes(value)
+    lanes = _lanes(own, options, scope)
+    with _At("worker_tags"):
+        route = default_route(spec, tags_of(options.get("worker_tags") or ()), scope)
     row = RunRow(
         run_id=(run_id := options.get("id") or _next_id(now)),
         workflow=spec.name,
         version=spec.version,
         state=runs.PENDING,
-        route=default_route(spec, tags_of(options.get("worker_tags") or ()), scope),
+        route=route,
         root_run_id=run_id,
         created_at=now,
         org=scope.org,
@@ -131,10 +136,24 @@ def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Trans
     return transition
 
 
+#: Begins a new run at once, without the queue, and gives the store's word for it; None where it cannot.
+Enter = Callable[[RunRow, str, list[tuple[str, int]]], Awaitable[str | None]]
+
+
 async def create(
-    store: Store, spec: WorkflowSpec | Declared, value: Any, options: Start, limit: int, scope: Scope = DEFAULT
+    store: Store,
+    spec: WorkflowSpec | Declared,
+    value: Any,
+    options: Start,
+    limit: int,
+    scope: Scope = DEFAULT,
+    enter: Enter | None = None,
 ) -> tuple[RunRow, bool]:
-    """Create a run in the queue; whoever takes runs is the caller's to tell. For the arguments, see `new_run`.
+    """Create a run: every start goes this way. Whoever takes runs from the queue is the caller's to tell.
+
+    Args:
+        enter: asked first, with what `new_run` made: a worker of this process may have a slot for the run.
+        store, spec, value, options, limit, scope: see `new_run`.
 
     Returns:
         the run, and whether it is new: else it is the one that has the id or the idempotency key already.
@@ -145,8 +164,13 @@ async def create(
     left = _TRIES
     while True:
         row, created, lanes = new_run(spec, value, options, store.now(), limit, scope)
-        answered = store.submit(queued(row, created, lanes))
-        word = answered if isinstance(answered, str) else await answered
+        word = None if enter is None else await enter(row, created, lanes)
+        if word == LOST:  # the workflow is held: the run is created all the same, and waits in the queue
+            enter = None
+            continue
+        if word is None:
+            answered = store.submit(queued(row, created, lanes))
+            word = answered if isinstance(answered, str) else await answered
         if word != EXISTS:
             return row, True
         left -= 1
@@ -177,15 +201,15 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
     same = await store.run(row.run_id)
     if same is not None:
         if same.scope != row.scope:
-            raise InvalidInput(f"run id {row.run_id!r} is taken", hint="choose another id for this one")
+            raise InvalidInput(f"run id {row.run_id!r} is taken", hint="Choose another id for this one")
         if same.workflow != row.workflow:
             raise InvalidInput(
-                f"run id {row.run_id!r} belongs to a run of {same.workflow}", hint="choose another id for this one"
+                f"run id {row.run_id!r} belongs to a run of {same.workflow}", hint="Choose another id for this one"
             )
         if None not in (same.input_hash, created_input_hash) and same.input_hash != created_input_hash:
             raise IdempotencyKeyConflict(
                 f"run id {row.run_id!r} belongs to a run with another input",
-                hint="choose another id for this input, or start it with the input it had",
+                hint="Choose another id for this input, or start it with the input it had",
                 details={"run_id": same.run_id},
             )
         return same
@@ -206,22 +230,48 @@ def _check(options: Start) -> None:
     for name in options:
         if name not in Start.__annotations__:
             raise InvalidInput(f"a start has no option {name!r}", hint=meant(name, Start.__annotations__))
-    for name in ("labels", "limits"):
-        given: Any = options.get(name)
-        if given is not None and not isinstance(given, Mapping):
-            raise InvalidInput(f"{name} must be a dictionary, not {type(given).__name__}", hint="")
     for name in ("id", "idempotency_key", "concurrency_key"):
         text = options.get(name)
         if text is not None:
-            ids.check_text(text, name)
-    labels = options.get("labels") or {}
-    if len(labels) > ids.MOST_LABELS:
-        raise InvalidInput(f"{len(labels)} labels are more than {ids.MOST_LABELS}", hint="")
-    for key, value in labels.items():
-        ids.check_text(key, "the key of a label")
-        ids.check_text(value, f"the label {key!r}", ids.LONGEST_LABEL, empty=True)
-    for group in options.get("limits") or ():
-        ids.check_text(group, "the name of a group")
+            with _At(name):
+                check = ids.check_run_id if name == "id" else ids.check_text
+                check(text, name)
+    labels = options.get("labels")
+    if labels is not None:
+        _check_named("labels", labels, ids.MOST_LABELS)
+        for key, value in labels.items():
+            with _At(f"labels.{key}"):
+                ids.check_text(value, f"labels.{key}", ids.LONGEST_LABEL, empty=True)
+    limits = options.get("limits")
+    if limits is not None:
+        _check_named("limits", limits, ids.MOST_GROUPS)
+
+
+def _check_named(option: str, given: Any, most: int) -> None:
+    """Refuse what is no dictionary of texts, or holds too many."""
+    with _At(option):
+        if not isinstance(given, Mapping):
+            raise InvalidInput(f"{option} must be a dictionary, not {type(given).__name__}", hint="")
+        if len(given) > most:
+            raise InvalidInput(f"{option} has {len(given):,} entries; {most:,} is the most", hint="")
+        for key in given:
+            ids.check_text(key, f"a key of {option}")
+
+
+class _At:
+    """A refusal of what is checked inside is about this place of what was asked."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InvalidInput):
+            error.details.setdefault("errors", [{"at": self._place, "problem": error.message}])
 
 
 def _input(spec: WorkflowSpec | Declared, value: Any, limit: int) -> str:
@@ -229,40 +279,48 @@ def _input(spec: WorkflowSpec | Declared, value: Any, limit: int) -> str:
         if value is not None:
             raise InvalidInput(f"workflow {spec.name} takes no input, got {type(value).__name__}")
         return "null"
+    if isinstance(spec, Declared):  # with the code at hand, its annotation says so
+        spec.check_missing(value)
     try:
         return spec.input.encode(value, path="input", limit=limit)
     except PayloadError as error:
-        raise InvalidInput(f"the input does not fit workflow {spec.name}: {error}") from error
+        problem = f"the input does not fit workflow {spec.name}: {error}"
+        where = str(error.details.get("path", "input"))
+        raise InvalidInput(problem, details={"errors": [{"at": where, "problem": error.message}]}) from error
 
 
 def _priority(spec: WorkflowSpec | Declared, asked: int | None) -> int:
     if asked is None:
         return max(PRIORITIES.start, min(PRIORITIES.stop - 1, spec.priority))
     if asked not in PRIORITIES:
-        raise InvalidPriority(f"priority {asked} is outside −100…100")
+        problem = f"priority {asked} is outside −100…100"
+        raise InvalidPriority(problem, details={"errors": [{"at": "priority", "problem": problem}]})
     return asked
 
 
-def _lanes(spec: WorkflowSpec | Declared, value: Any, options: Start, scope: Scope) -> list[tuple[str, int]]:
-    lanes = dict(spec.lanes(value))
+def _lanes(own: Iterable[tuple[str, int]], options: Start, scope: Scope) -> list[tuple[str, int]]:
+    """The lanes of a run: its workflow's own, and the groups that its start names."""
+    lanes = dict(own)
     for group, limit in (options.get("limits") or {}).items():
-        if type(limit) is not int or not 1 <= limit <= LARGEST_LIMIT:
-            raise InvalidInput(f"the limit of group {group!r} must be 1 to {LARGEST_LIMIT:,}, not {limit!r}", hint="")
+        with _At(f"limits.{group}"):
+            if type(limit) is not int or not 1 <= limit <= LARGEST_LIMIT:
+                raise InvalidInput(f"limits.{group} must be 1 to {LARGEST_LIMIT:,}, not {limit!r}", hint="")
         lanes[f"group:{group}"] = limit
     return sorted((scope.lane(name), limit) for name, limit in lanes.items())
 
 
 def _deadline(spec: WorkflowSpec | Declared, options: Start, now: int) -> int | None:
     """The earlier one of the start's own and the workflow's."""
-    own = None if spec.timeout_ms is None else now + spec.timeout_ms
+    own = None if spec.timeout_ms is None else min(now + spec.timeout_ms, moment.LATEST_MS)
     return min((at for at in (_ms(options.get("deadline"), "deadline"), own) if at is not None), default=None)
 
 
 def _ms(at: datetime | None, name: str) -> int | None:
     if at is None:
         return None
-    if not isinstance(at, datetime):
-        raise InvalidInput(f"{name} must be a datetime, not {type(at).__name__}", hint="")
-    if at.tzinfo is None:
-        raise InvalidInput(f"{name} must say its time zone: pass an aware datetime")
-    return round(at.timestamp() * 1000)
+    with _At(name):
+        if not isinstance(at, datetime):
+            raise InvalidInput(f"{name} must be a datetime, not {type(at).__name__}", hint="")
+        if at.tzinfo is None:
+            raise InvalidInput(f"{name} must say its time zone: pass an aware datetime")
+        return moment.check_shown(moment.ms_of(at), name)

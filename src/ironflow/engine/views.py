@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Protocol
 
+from ironflow.engine.why import paused
+from ironflow.model import moment
 from ironflow.model import run as runs
 from ironflow.model.capacity import SessionRow
 from ironflow.model.fold import StepView
-from ironflow.model.ids import split_route, split_tags
+from ironflow.model.ids import Route, split_route, split_tags
 from ironflow.model.journal import Event
 from ironflow.model.routing import Serves
 from ironflow.model.run import RunRow
@@ -36,10 +37,8 @@ def is_time(name: str) -> bool:
 
 
 def iso(ms: int | None) -> str | None:
-    """A time as ISO 8601 in UTC, to the millisecond."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time as ISO 8601 in UTC, to the millisecond. Any number has one: see `model.moment`."""
+    return None if ms is None else moment.iso(ms)
 
 
 def plain(row: Any) -> dict[str, Any]:
@@ -68,12 +67,33 @@ def _forms_of(names: Iterable[str]) -> tuple[_Form, ...]:
         if is_time(name):
             found += [(name, f"{name}_ms", None), (name, name, iso)]
         else:
-            found.append((name, name, _read if name in JSON_TEXT else None))
+            found.append((name, name, _TAKEN_APART.get(name)))
     return tuple(found)
 
 
 def _read(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
+
+
+def route(text: str) -> dict[str, Any]:
+    """A routing class, taken apart: inside, its parts are joined by characters that nobody can read."""
+    found: Route = split_route(text)
+    return {
+        "workflow": found.workflow,
+        "version": found.version,
+        "tags": sorted(found.tags),
+        "org": found.scope.org,
+        "environment": found.scope.environment,
+    }
+
+
+def _routes(text: str) -> list[dict[str, Any]]:
+    return [route(one) for one in text.split("\n") if one]
+
+
+#: Columns that are kept in a form which only the engine reads, and what makes of each what is shown.
+_TAKEN_APART: dict[str, Callable[[Any], Any]] = {"route": route, "routes": _routes}
+_TAKEN_APART |= dict.fromkeys(JSON_TEXT, _read)
 
 
 def step(view: StepView) -> dict[str, Any]:
@@ -82,7 +102,7 @@ def step(view: StepView) -> dict[str, Any]:
 
 
 def event(found: Event) -> dict[str, Any]:
-    """A journal event; values of the user stay in their stored form."""
+    """A journal event; values of the user stay in their stored form. What cannot be read is shown as that."""
     return {
         "seq": found.seq,
         "kind": found.kind,
@@ -90,7 +110,7 @@ def event(found: Event) -> dict[str, Any]:
         "execution_seq": found.execution_seq,
         "at_ms": found.at,
         "at": iso(found.at),
-        "payload": found.data(),
+        "payload": found.told(),
     }
 
 
@@ -108,7 +128,9 @@ class Told(Protocol):
 def run(row: RunRow, view: Told) -> dict[str, Any]:
     """A run whole: its row, what its journal says of its values, and its steps."""
     values = {"input": view.input, "output": view.output, "error": view.error}
-    values |= {"undo_errors": view.undo_errors, "hold": view.hold}
+    values |= {"undo_errors": view.undo_errors, "hold": None}
+    if view.hold is not None:
+        values["hold"] = plain(paused(view.hold, row.run_id))
     return {**plain(row), **values, "steps": [step(one) for one in view.steps.values()]}
 
 

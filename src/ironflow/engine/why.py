@@ -7,17 +7,19 @@ being answered with nothing. It only reads, so asking is always safe.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ironflow.engine.reading import outlined
 from ironflow.errors import ReplayDivergence, RunNotFound
 from ironflow.model import capacity, recovery
 from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model import wait as waits
 from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, SessionRow
-from ironflow.model.fold import StepView, fold
+from ironflow.model.fold import StepView
 from ironflow.model.ids import split_route
 from ironflow.model.journal import name_of
 from ironflow.model.routing import Serves
@@ -33,33 +35,34 @@ CODES: dict[str, str] = {
     "ENDED": "the run has ended",
     "PAUSED": "an operator, a divergence or a workflow's own option holds the run",
     "WORKFLOW_PAUSED": "its workflow is held: runs stay queued",
-    "EXECUTING": "a worker has it; until: when its lease ends unless it is renewed",
+    "EXECUTING": "a worker has it; until: when its lease ends, unless it is renewed as long as the worker lives",
     "STEP_EXECUTING": "the body of a step executes",
     "STEP_RETRY": "a try of a step failed; until: when the next one is due",
     "LEASE_EXPIRED": "its worker fell silent; the next sweep of any worker puts it back into the queue",
     "WAITING": "it waits; until: when the wait is due, if time ends it",
     "WAKING": "a due wait has been claimed by a node that is about to queue the run",
     "RESERVED": "it is promised to a worker that has not begun; until: when the promise ends",
-    "LANE_FULL": "as many runs as its lane allows execute",
+    "LANE_FULL": "as many runs as its lane allows execute, or are promised to a worker",
     "SCHEDULED": "it was started with a time; until: that time",
     "RUN_RETRY": "an attempt failed; until: when the next one is due",
     "RECOVERY_GRACE": "its worker was lost; until: when it may be handed out again",
-    "NO_WORKER": "no worker is connected",
+    "NO_WORKER": "no worker is connected, or only such as are leaving",
     "NO_ELIGIBLE_WORKER": "no connected worker has its workflow and all of its tags",
-    "WORKERS_BUSY": "every worker that could take it is full",
+    "WORKERS_BUSY": "every worker that could take it has all of its slots in use",
     "QUEUED": "nothing is in its way: a worker takes it next",
     "UNOWNED": "it has no place anywhere; sweeps repair this, `ironflow doctor` reports it",
-    "DEADLINE": "it fails if it has not ended by then",
+    "DEADLINE": "it fails if it has not ended by then; until: that time",
 }
 
 
 @dataclass(slots=True)
 class Hold:
-    """One reason. `until` is a time in ms, None where it is not time that lifts it."""
+    """One reason. `until`: a time in ms, None where it is not time that lifts it; `details`: facts for programs."""
 
     code: str
     message: str
     until: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 async def holds(store: Store, run_id: str) -> list[Hold]:
@@ -75,12 +78,8 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
         return [Hold("ENDED", _ended(found.row))]
     now = store.now()
     scope = found.row.scope
-    sessions = [
-        session
-        for session in await store.sessions()
-        if session.expires_at > now and not session.draining and session.scope == scope
-    ]
-    hold = fold(await store.journal(run_id)).hold if found.row.state == runs.PAUSED else None
+    sessions = [one for one in await store.sessions() if one.expires_at > now and one.scope == scope]
+    hold = (await outlined(store, run_id)).hold if found.row.state == runs.PAUSED else None
     told = list(_run(found, hold, await store.paused_workflows(scope)))
     if found.lease is not None and found.lease.expires_at > now:
         told += _executing(found.lease, sessions, await _open_steps(store, run_id))
@@ -98,7 +97,7 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
 
 
 async def _open_steps(store: Store, run_id: str) -> list[StepView]:
-    return list(fold(await store.journal(run_id)).open.values())
+    return list((await outlined(store, run_id)).open.values())
 
 
 # ---- the run itself
@@ -109,6 +108,11 @@ def _ended(row: RunRow) -> str:
         restart = " --restart" if row.compensating_for is not None else ""  # what it did is undone
         return f"the run has ended as {row.state}; `ironflow runs retry {row.run_id}{restart}` opens it again"
     return f"the run has ended as {row.state}"
+
+
+def paused(hold: Mapping[str, Any] | None, run_id: str) -> Hold:
+    """The hold of a paused run, from the payload of the event that paused it."""
+    return Hold("PAUSED", f"paused: {paused_because(hold, run_id)}", details=dict(hold or {}))
 
 
 def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
@@ -133,7 +137,7 @@ def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
 def _run(found: Holdings, hold: Mapping[str, Any] | None, paused_workflows: dict[str, int]) -> Iterator[Hold]:
     row = found.row
     if row.state == runs.PAUSED:
-        yield Hold("PAUSED", f"paused: {paused_because(hold, row.run_id)}")
+        yield paused(hold, row.run_id)
     if row.workflow in paused_workflows and found.lease is None:
         resume = f"`ironflow workflows resume {row.workflow}`"
         yield Hold("WORKFLOW_PAUSED", f"workflow {row.workflow} is paused, its runs stay queued; {resume} lets them go")
@@ -172,8 +176,9 @@ def _silent(lease: LeaseRow, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
 def _worker(session_id: str | None, sessions: Sequence[SessionRow]) -> str:
     for session in sessions:
         if session.session_id == session_id:
-            return f"worker {session.worker_id} (pid {session.pid} on {session.host})"
-    return f"a worker that is leaving or gone (session {session_id})"
+            leaving = ", which is leaving" if session.draining else ""
+            return f"worker {session.worker_id} (pid {session.pid} on {session.host}){leaving}"
+    return f"a worker that is gone (session {session_id})"
 
 
 # ---- in the queue
@@ -184,9 +189,9 @@ def _queued(found: Holdings, queue: QueueRow, sessions: Sequence[SessionRow], no
         yield from _reserved(queue, sessions, now)
         return
     held = False
-    if queue.status == capacity.BLOCKED:
+    for lane in _full_lanes(found.holders, queue.blocked_lane):
         held = True
-        yield _lane_full(queue.blocked_lane or "", found.holders)
+        yield _lane_full(lane, found.holders)
     if queue.eligible_at > now:
         held = True
         yield _not_before(found.row, queue.eligible_at)
@@ -209,10 +214,17 @@ def _reserved(queue: QueueRow, sessions: Sequence[SessionRow], now: int) -> Iter
         yield Hold("RESERVED", f"promised to {worker}, which has not begun yet", until)
 
 
+def _full_lanes(holders: Sequence[LaneHolder], blocked: str | None) -> list[str]:
+    """The lanes that have no place for the run: counted, for the queue says it only of a run that was tried."""
+    inside = Counter((holder.lane, holder.lane_limit) for holder in holders)
+    full = {lane for (lane, limit), count in inside.items() if count >= limit}
+    return sorted(full | {blocked} if blocked is not None else full)
+
+
 def _lane_full(lane: str, holders: Sequence[LaneHolder]) -> Hold:
     inside = [holder for holder in holders if holder.lane == lane]
-    if not inside:
-        return Hold("LANE_FULL", f"lane {lane} was full and is free again; the next sweep lets the run through")
+    if not inside or len(inside) < inside[0].lane_limit:
+        return Hold("LANE_FULL", f"lane {lane} was full and has a place again; the next sweep lets the run through")
     names = [f"{holder.run_id}{'' if holder.executing else ' (promised)'}" for holder in inside[:NAMED]]
     more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
     return Hold("LANE_FULL", f"lane {lane} is full (limit {inside[0].lane_limit}); held by {', '.join(names)}{more}")
@@ -221,22 +233,32 @@ def _lane_full(lane: str, holders: Sequence[LaneHolder]) -> Hold:
 def _not_before(row: RunRow, at: int) -> Hold:
     if row.state == runs.RETRYING:
         return Hold("RUN_RETRY", f"attempt {row.attempt - 1} failed; attempt {row.attempt} is due then", at)
-    if row.scheduled_at is not None and row.execution_seq == 0:
+    if at == row.scheduled_at:
         return Hold("SCHEDULED", "was started for that time", at)
     return Hold("RECOVERY_GRACE", f"its worker was lost (loss {row.lease_recoveries}); handed out again then", at)
 
 
 def _unserved(route: str, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
     """Why no worker takes runs of this route now; nothing where one can."""
-    if not sessions:
-        yield Hold("NO_WORKER", "no worker is connected")
+    staying = [session for session in sessions if not session.draining]
+    left = len(sessions) - len(staying)
+    leaving = f"{_count(left, 'worker')} {'is' if left == 1 else 'are'} leaving and {'takes' if left == 1 else 'take'}"
+    if not staying:
+        yield Hold("NO_WORKER", f"{leaving} nothing new; no other is connected" if left else "no worker is connected")
         return
-    able = [session for session in sessions if _serves(session, route)]
+    able = [session for session in staying if _serves(session, route)]
     if not able:
-        yield Hold("NO_ELIGIBLE_WORKER", _missing(route, sessions))
+        also = f"; {leaving} nothing new" if left else ""
+        yield Hold("NO_ELIGIBLE_WORKER", f"{_missing(route, staying)}{also}")
     elif all(session.credits <= 0 for session in able):
-        slots = sum(session.slots for session in able)
-        yield Hold("WORKERS_BUSY", f"all {slots} slots of {_count(len(able), 'worker')} that could take it are in use")
+        yield Hold("WORKERS_BUSY", _busy(able))
+
+
+def _busy(able: Sequence[SessionRow]) -> str:
+    slots = sum(session.slots for session in able)
+    if slots == 1:
+        return "the one slot of the one worker that could take it is in use"
+    return f"all {slots} slots of {_count(len(able), 'worker')} that could take it are in use"
 
 
 def _serves(session: SessionRow, route: str) -> bool:
@@ -271,6 +293,8 @@ def _suspended(found: Holdings, sessions: Sequence[SessionRow], now: int) -> Ite
     for wait in sorted(found.waits, key=lambda one: (one.due_at is None, one.due_at or 0, one.step_id)):
         yield _wait(wait, now)
     if found.row.state != runs.PAUSED and any(wait.due_at is not None and wait.due_at <= now for wait in found.waits):
+        for lane in _full_lanes(found.holders, None):
+            yield _lane_full(lane, found.holders)
         yield from _unserved(found.row.route, sessions)
 
 
@@ -280,8 +304,7 @@ def _wait(wait: WaitRow, now: int) -> Hold:
         return Hold("WAKING", f"{name} is due and claimed by node {wait.claimed_by}; if that is dead, a sweep frees it")
     due = wait.due_at is not None and wait.due_at <= now
     if wait.kind == waits.BACKOFF:
-        text = f"a try of step {name} failed; the next one is due"
-        return Hold("STEP_RETRY", text, wait.due_at)
+        return Hold("STEP_RETRY", f"a try of step {name} failed", wait.due_at)
     what = "sleeps" if wait.kind == waits.TIMER else f"waits for {wait.kind}"
     return Hold("WAITING", f"{what} ({wait.step_id}){': due, to be woken' if due else ''}", wait.due_at)
 

@@ -5,8 +5,9 @@ claim to be owned or queued and are not, and deadlines that passed while nobody 
 frees slots and puts runs back into the queue under a raised `execution_seq`.
 
 A scanner that slept (its host was suspended, or its clock jumped) sees every clock as expired although the others only
-waited for the same database. It grants them one renewal before it acts on clocks again. Proof needs no such patience:
-`session_died` acts at once.
+waited for the same database. It grants them one renewal before it acts on clocks again, and less to those who were cut
+off: a worker that lives comes back and beats at once. One that has just begun does the same, unless another node shows
+that it has watched all the time. Proof needs no such patience: `session_died` acts at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Callable
 
 from ironflow.config import Settings
+from ironflow.errors import OUTAGES
 from ironflow.loops.driver import Report
 from ironflow.model import recovery
 from ironflow.model import run as runs
@@ -26,6 +28,8 @@ log = logging.getLogger("ironflow.recovery")
 
 #: A gap of more intervals than this between two passes means that the scanner itself was late.
 LATE_AFTER = 3
+#: A worker that lost its connection and lives has found another one by then, and has beaten, ms.
+BACK_WITHIN_MS = 3_000
 
 
 class CapacityScanner:
@@ -44,16 +48,37 @@ class CapacityScanner:
         self.store = store
         self.settings = settings
         self.policy = RecoveryPolicy(settings.recovery_ceiling, settings.recovery_grace_ms)
+        #: what another node has shown within so many ms counts: one that stands still must not speak for anybody
+        self._fresh_ms = min(LATE_AFTER * settings.recovery_interval_ms, settings.renewal_interval_ms)
         self._monotonic = monotonic
         self._last: tuple[float, int] | None = None
-        self._grace_until = 0
+        #: from then on clocks count; and suspicions, and promises that nobody took up
+        self._grace_until = self._patient_until = 0
+        #: when this scanner could last not see the database (from, to)
+        self._blind = recovery.NEVER
         #: where the next page of expired leases begins, so that a page of runs that fail to recover stops no others
         self._after = ""
 
     async def run_once(self) -> Report:
         """One bounded pass over everything the scanner reclaims."""
+        seen = self._last
+        try:
+            if seen is None and await self.store.watched(self._fresh_ms):
+                self._last = self._monotonic(), self.store.now()
+            report = await self._pass()
+            await self.store.watch(self._may_trust_clocks())
+            return report
+        except OUTAGES:
+            # Not seen since then, however often it was looked for; who could not renew meanwhile is granted time.
+            self._last = seen
+            raise
+
+    async def _pass(self) -> Report:
         report = Report()
-        for reclaim in (self._suspects, self._reservations, self._sessions, self.leases, self._unowned):
+        for reclaim in (self._suspects, self._reservations):
+            if self._may_trust_silence():
+                await reclaim(report)
+        for reclaim in (self._sessions, self.leases, self._unowned):
             if not self._may_trust_clocks():
                 break
             await reclaim(report)
@@ -98,14 +123,14 @@ class CapacityScanner:
 
     async def leases(self, report: Report) -> None:
         """Recover one batch of expired leases; the next call takes the next page, until all were seen."""
-        batch, policy = self.settings.recovery_batch, self.policy
+        batch, policy, blind = self.settings.recovery_batch, self.policy, self._blind
         expired = await self.store.expired_leases(batch, self._after)
         if not self._may_trust_clocks():
             return
         full = len(expired) >= batch
         self._after = expired[-1] if full else ""
         report.more = report.more or full
-        await self._recover(expired, lambda locked: recovery.expired_lease(locked, policy), report)
+        await self._recover(expired, lambda locked: recovery.expired_lease(locked, policy, blind=blind), report)
 
     async def _take(self, held: list[str], evidence: str, session_id: str, report: Report) -> None:
         """Recover what a session held, now that it is gone."""
@@ -154,7 +179,7 @@ class CapacityScanner:
             return
         until = self.store.now() - self.settings.suspect_after_ms
         for session in await self.store.suspects(until, self.settings.recovery_batch):
-            if not self._may_trust_clocks():
+            if not self._may_trust_silence():
                 return
             held = await self.store.expire_session(session.session_id, until)
             if held is None:
@@ -213,10 +238,35 @@ class CapacityScanner:
             self.store.notify("queue", await self.store.sessions())
 
     def _may_trust_clocks(self) -> bool:
+        return self._watched() >= self._grace_until
+
+    def _may_trust_silence(self) -> bool:
+        """Whether who was cut off has had the time to come back, as far as this scanner can tell."""
+        return self._watched() >= self._patient_until
+
+    def suspect_at(self, suspect_since: int) -> int | None:
+        """When this scanner will act on a suspicion from that time (ms); None where it never does."""
+        after = self.settings.suspect_after_ms
+        return None if after is None else max(suspect_since + after, self._patient_until)
+
+    def _watched(self) -> int:
+        """The time now. Where nobody watched for a while, both patiences begin."""
         mono, now = self._monotonic(), self.store.now()
         last, self._last = self._last, (mono, now)
-        allowed = LATE_AFTER * self.settings.recovery_interval_ms
-        late = last is None or (mono - last[0]) * 1000 > allowed or now - last[1] > allowed
-        if late:
+        gap = None if last is None else max((mono - last[0]) * 1000, now - last[1])
+        if gap is None or gap > LATE_AFTER * self.settings.recovery_interval_ms:
             self._grace_until = now + self.settings.renewal_interval_ms
-        return now >= self._grace_until
+            if last is not None and gap is not None:
+                self._was_blind(last[1], gap)
+            self._patient_until = now + min(self.settings.renewal_interval_ms, BACK_WITHIN_MS)
+        return now
+
+    def _was_blind(self, since: int, gap: float) -> None:
+        """Remember a time in which nobody may have been able to renew, if it was long enough to cost somebody a lease.
+
+        Of a scanner that went through it: one that has just begun knows nothing of the time before, and what may have
+        killed its predecessor is not to be excused.
+        """
+        same = self._blind[1] >= since  # a second gap inside the grace of the first
+        if same or 2 * gap >= self.settings.lease_ttl_ms:
+            self._blind = self._blind[0] if same else since, self._grace_until

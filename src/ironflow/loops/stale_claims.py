@@ -2,9 +2,13 @@
 
 Such a run holds neither lease nor queue row, so the capacity scanner cannot see it; a run that holds either belongs to
 the scanner and is left alone. The two loops are disjoint by what they look at, not by their timing.
+
+A node that listens no more is taken for dead at once; where that cannot be told, a claim's age has to do.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from ironflow.config import Settings
 from ironflow.loops.driver import Report
@@ -12,9 +16,12 @@ from ironflow.model import claim
 from ironflow.model.transition import Locked, Transition
 from ironflow.store.base import Store
 
+#: Later than any time at which a claim was made.
+_WHENEVER: Final = 1 << 62
+
 
 class StaleClaims:
-    """See the module's docstring. Claims older than the threshold go back to their pre-claim status."""
+    """See the module's docstring. Claims of the dead, and those older than the threshold, go back as they were."""
 
     name = "stale-claims"
 
@@ -26,14 +33,17 @@ class StaleClaims:
         """Put one batch of stale claims back."""
         report = Report()
         older_than = self.store.now() - self.settings.stale_claim_threshold_ms
-        run_ids = await self.store.stale_claims(older_than, self.settings.recovery_batch)
+        gone = await self.store.gone_claimers()
+        run_ids = await self.store.stale_claims(_WHENEVER if gone else older_than, self.settings.recovery_batch)
         if not run_ids:
             return report
 
         def decide(locked: Locked) -> Transition | None:
-            return claim.stale(locked, older_than)
+            return claim.stale(locked, older_than, gone)
 
         done = await self.store.decide(run_ids, decide, skip_locked=True)
-        report.add("reset", sum(isinstance(r, Transition) for r in done.values()))
-        report.more = len(run_ids) >= self.settings.recovery_batch
+        reset = sum(isinstance(r, Transition) for r in done.values())
+        report.add("reset", reset)
+        # A page of claims that are being handed off right now is no reason to look again at once.
+        report.more = bool(reset) and len(run_ids) >= self.settings.recovery_batch
         return report

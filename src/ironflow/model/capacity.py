@@ -25,9 +25,11 @@ DELAYED = "delayed"
 BLOCKED = "blocked"
 #: Promised to a session until `reserved_until`.
 RESERVED = "reserved"
+STATUSES = (READY, DELAYED, BLOCKED, RESERVED)
 
 #: A worker on the database, and one that works through a node's HTTP interface.
 EMBEDDED, HTTP = "embedded", "http"
+KINDS = (EMBEDDED, HTTP)
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class SessionRow:
     serves: str | None = None
     #: the process that starts this one again when it dies, and may prove its death
     supervisor: str | None = None
+    #: the key that registered it over HTTP, and that alone acts for it
+    key_id: str | None = None
 
     @property
     def scope(self) -> Scope:

@@ -6,7 +6,7 @@ wake-ups of one run make one segment, and the stale-claim sweep can never find a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from ironflow.model import run as runs
@@ -34,14 +34,20 @@ def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
     return transition
 
 
-def stale(locked: Locked, older_than: int) -> Transition | None:
+def stale(locked: Locked, older_than: int, gone: Container[str | None] = ()) -> Transition | None:
     """Put claims back whose node died between claim and hand-off: each to the status it was claimed from.
 
-    A run with a lease or a queue row belongs to the capacity scanner and is left alone.
+    A run with a lease or a queue row belongs to the capacity scanner and is left alone. Should the node be alive after
+    all, its hand-off finds that the claim is not its own any more, and does nothing.
+
+    Args:
+        locked: the run.
+        older_than: claims from before this time count as abandoned, whoever made them.
+        gone: so do all claims of these nodes.
     """
     if locked.lease is not None or locked.queue is not None:
         return None
-    return _unclaimed(locked, lambda wait: (wait.claimed_at or 0) <= older_than)
+    return _unclaimed(locked, lambda wait: (wait.claimed_at or 0) <= older_than or wait.claimed_by in gone)
 
 
 def _unclaimed(locked: Locked, which: Callable[[WaitRow], bool]) -> Transition | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ironflow.errors import StepInterrupted
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model import step as steps
@@ -73,6 +74,10 @@ class Folded:
     created_at: int = 0
     ended_at: int | None = None
     last_seq: int = 0
+    #: where values stand that were not read along (`journal.APART`): of steps by their id, the input and the output
+    apart: dict[str, int] = field(default_factory=dict)
+    input_at: int | None = None
+    output_at: int | None = None
     started_at: int | None = None
     #: when the earliest wait, or the next attempt, is due; None while it is not time that the run waits for
     due_at: int | None = None
@@ -126,11 +131,26 @@ class Folder:
         if handler is not None:
             if event.kind in _MOVES:
                 view.due_at = None
-            handler(view, event, event.data())
+            handler(view, event, _data_of(view, event))
+
+
+def _data_of(view: Folded, event: Event) -> dict[str, Any]:
+    """The payload of an event, as far as it can be gone by. What it says in another form than it must is left out and
+    listed: whoever wrote it, the run is shown all the same.
+    """
+    try:
+        data = event.data()
+    except ValueError as error:
+        view.breaches.append(f"seq {event.seq} ({event.kind}) has a payload that cannot be read: {error}")
+        return {}
+    data, misfits = j.fitting(data)
+    view.breaches += [f"seq {event.seq} ({event.kind}) has a payload whose {name} has another form" for name in misfits]
+    return data
 
 
 def _created(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.created_at, view.input = event.at, data.get("input")
+    view.input_at = event.seq if event.payload == j.APART else None
 
 
 def _to(state: str) -> Any:
@@ -141,7 +161,16 @@ def _to(state: str) -> Any:
 
 
 def _suspended(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    view.state, view.due_at = data["state"], data.get("due")
+    view.state, view.due_at = _named_state(view, event, data, runs.SLEEPING), data.get("due")
+
+
+def _named_state(view: Folded, event: Event, data: dict[str, Any], otherwise: str) -> str:
+    """The state that an event names; the usual one where it names none."""
+    state: str = data.get("state", "")
+    if state in runs.STATES:
+        return state
+    view.breaches.append(f"seq {event.seq} ({event.kind}) names no state of a run")
+    return otherwise
 
 
 def _resumed(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -167,11 +196,11 @@ def _released(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 def _paused(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.reason, view.hold = runs.PAUSED, data.get("reason"), data
-    _interrupt_open(view, event, "interrupted: the run was paused")
+    _interrupt_open(view, event, _BY_PAUSE["message"])
 
 
 def _unpaused(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    view.state, view.reason, view.hold = data["state"], None, None
+    view.state, view.reason, view.hold = _named_state(view, event, data, runs.PENDING), None, None
 
 
 def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -203,6 +232,7 @@ def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
     if event.kind == j.RUN_SUCCEEDED:
         view.state = runs.WARNING if view.warnings else runs.COMPLETED
         view.output = data.get("output")
+        view.output_at = event.seq if event.payload == j.APART else None
     else:
         view.state = runs.FAILED if event.kind == j.RUN_FAILED else runs.CANCELLED
         view.error = data.get("error")
@@ -227,13 +257,27 @@ def _step_ended(state: str) -> Any:
         if step is None:
             view.breaches.append(f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started")
             return
+        if step.state == steps.INTERRUPTED and state in _OWN_ENDS and _ran_on(step.tries[-1], data):
+            last = step.tries[-1]
+            last.state, last.ended_at, last.error = state, event.at, data.get("error")
         _end_try(view, step, event, state, data.get("error"))
         step.due_at = data.get("due")
         if state == steps.COMPLETED:
             step.result = data.get("result")
+            view.apart.pop(step.step_id, None)
+            if event.payload == j.APART:
+                view.apart[step.step_id] = event.seq
             view.consecutive_recoveries = 0
 
     return end
+
+
+def _ran_on(last: Try, data: dict[str, Any]) -> bool:
+    """Whether a step that ends without having begun again was not cut off by the pause after all: a body in a thread
+    goes on meanwhile, and what it came to is recorded when the run goes on.
+    """
+    error = data.get("error") or {}
+    return last.error == _BY_PAUSE and error.get("type") != _CUT_OFF
 
 
 def _skipped(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -245,7 +289,8 @@ def _appears(view: Folded, step_id: str, kind: str = "tool") -> StepView:
     before = view.steps.get(step_id)
     if before is not None:
         view.tally[before.state] -= 1
-    step = view.steps[step_id] = StepView(step_id, j.name_of(step_id), kind)
+    # Workers in other languages write the payload; what they may call a step is not looked at before.
+    step = view.steps[step_id] = StepView(step_id, j.name_of(step_id), kind if kind in steps.KINDS else steps.TOOL)
     view.tally[step.state] += 1
     return step
 
@@ -290,6 +335,12 @@ def _interrupt_open(view: Folded, event: Event, why: str = "interrupted: worker 
             _end_try(view, step, event, steps.INTERRUPTED, {"message": why})
 
 
+#: The error of a try that a pause has interrupted.
+_BY_PAUSE = {"message": "interrupted: the run was paused"}
+#: The error of a step that may not run again, because it may have taken effect.
+_CUT_OFF = f"{StepInterrupted.__module__}.{StepInterrupted.__name__}"
+#: What a body can come to by itself.
+_OWN_ENDS = frozenset({steps.COMPLETED, steps.FAILED, steps.RETRYING})
 #: States in which a step has begun and not ended.
 _OPEN = frozenset({steps.RUNNING, steps.RETRYING, steps.INTERRUPTED})
 #: After one of these the run no longer waits for the time it waited for.

@@ -23,14 +23,30 @@ LONGEST_NAME = 200
 LONGEST_VERSION = 64
 #: Longest value of a label, in characters.
 LONGEST_LABEL = 1_000
+#: Longest status of a run, and longest reason for which a step is skipped, in characters: each is one line in a list.
+LONGEST_STATUS = 1_000
+#: Longest warning of a workflow, in characters.
+LONGEST_WARNING = 10_000
+#: Longest definition of a workflow that a worker declares, as JSON, in characters.
+LONGEST_DEFINITION = 1_048_576
 #: Most labels of one run.
 MOST_LABELS = 64
+#: Most groups of one run.
+MOST_GROUPS = 32
 #: Most tags one workflow or run may ask of a worker, and how long they may be together.
 MOST_TAGS, LONGEST_TAGS = 32, 700
 
 #: Random bits of a time-ordered id, and how many of them the distance of two ids of one millisecond has.
 _RANDOM_BITS, _STEP_BITS = 74, 48
 _FALLS_BACK_MS = 1_000
+
+#: What the API calls parts of a run, in the last place of an address: no id may end so behind a slash, for its own
+#: address would be that of a part of another run.
+RUN_PARTS = frozenset(
+    {"cancel", "events", "fork", "journal", "owner", "pause", "replay", "resume", "retry", "steps", "why"}
+)
+#: What an address says of the way, and not of a place: clients and proxies take it out of a path.
+_DOTS = frozenset({".", ".."})
 
 #: The form of a tag.
 TAG_FORM = r"[A-Za-z0-9_.:/=-]{1,64}"
@@ -119,12 +135,40 @@ def check_text(text: object, what: str, longest: int = LONGEST_NAME, *, empty: b
     """
     if not isinstance(text, str):
         raise InvalidInput(f"{what} must be text, not {type(text).__name__}", hint="")
-    if len(text) > longest:
-        raise InvalidInput(f"{what} is {len(text):,} characters long; {longest:,} is the most", hint="")
+    check_length(text, what, longest)
     if not text and not empty:
         raise InvalidInput(f"{what} is empty", hint="Give it a text, or leave it out.")
     if not text.isprintable() and not text.translate(_SPACES).isprintable():
         raise InvalidInput(f"{what} {text!r} holds a character that is not printable", hint="Give printable text.")
+    return text
+
+
+def check_run_id(text: object, what: str = "id") -> str:
+    """Give the id of a run back, but refuse one that its own address does not lead to.
+
+    Raises:
+        InvalidInput: as `check_text` says; or one of its parts between slashes is `.` or `..`; or the last of them is
+            what the API calls a part of a run.
+    """
+    found = check_text(text, what)
+    parts = found.split("/")
+    if not _DOTS.isdisjoint(parts):
+        hint = "Clients and proxies take `.` and `..` out of an address. Choose another id."
+        raise InvalidInput(f"{what} {found!r} has a part that is {min(_DOTS.intersection(parts))!r}", hint=hint)
+    if len(parts) > 1 and parts[-1] in RUN_PARTS:
+        hint = f"The API calls a part of a run `{parts[-1]}`. Choose an id that does not end so."
+        raise InvalidInput(f"{what} {found!r} has an address that means something else", hint=hint)
+    return found
+
+
+def check_length(text: str, what: str, longest: int) -> str:
+    """Give a text back that may hold any characters, but not more than so many.
+
+    Raises:
+        InvalidInput: it is longer.
+    """
+    if len(text) > longest:
+        raise InvalidInput(f"{what} is {len(text):,} characters long; {longest:,} is the most", hint="")
     return text
 
 

@@ -9,7 +9,7 @@ commit that `at` holds.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final, NoReturn
 
 # ---- the run
 RUN_CREATED = "run_created"
@@ -85,6 +85,98 @@ FACT_KINDS = frozenset({STEP_COMPLETED, STEP_FAILED, TIMER_FIRED})
 OWNER_KINDS = frozenset({RUN_STARTED, RUN_RESUMED, RUN_RECOVERED, RUN_PAUSED, CANCEL_REQUESTED, RUN_REOPENED})
 
 
+#: The deepest nesting of a payload: what any reader of JSON takes, and twice what the codec writes.
+DEEPEST: Final = 200
+#: Under this name it is told why a payload cannot be read.
+UNREADABLE: Final = "unreadable"
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("a number is too large")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
+def read_payload(text: str | None) -> dict[str, Any]:
+    """The data of a payload; none is an empty object.
+
+    Raises:
+        ValueError: it is no JSON object, or one that not every reader could take: nested too deeply, or with a number
+            that is too long or too large. The message says which.
+    """
+    if not text:
+        return {}
+    try:
+        data = _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of the text, and not of an argument
+    # Nothing that has fewer brackets can be so deep: almost no payload is walked through.
+    if text.count("[") + text.count("{") > DEEPEST and not shallow(data, DEEPEST):
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    return data
+
+
+def readable(text: str) -> bool:
+    """Whether `read_payload` would take it; for whoever passes the text on as it is."""
+    try:
+        read_payload(text)
+    except ValueError:
+        return False
+    return True
+
+
+#: The form of what is read of payloads, whatever their kind.
+_FORMS: Final[dict[str, type]] = {
+    "state": str, "due": int, "error": dict, "undo_errors": dict, "try": int, "reason": str, "text": str,
+    "message": str,
+}  # fmt: skip
+
+
+def fitting(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What of a payload can be gone by, and the names of what has another form than it must, which is left out.
+
+    The server refuses such a payload; a journal that has one all the same is shown, too.
+    """
+    misfits = [name for name, kind in _FORMS.items() if not isinstance(data.get(name), kind | None)]
+    errors = data.get("undo_errors")
+    if isinstance(errors, dict) and not all(isinstance(one, dict) for one in errors.values()):
+        misfits.append("undo_errors")
+    return {name: value for name, value in data.items() if name not in misfits} if misfits else data, misfits
+
+
+def shallow(data: Any, most: int) -> bool:
+    """Whether JSON data is nested at most so many levels deep."""
+    level, depth = [data], 0
+    while level:
+        depth += 1
+        if depth > most:
+            return False
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += [value for value in one.values() if isinstance(value, dict | list)]
+            elif isinstance(one, list):
+                inner += [value for value in one if isinstance(value, dict | list)]
+        level = inner
+    return True
+
+
+#: In place of a payload that is there and was not read along, because it is large.
+APART: Final = ""
+#: What is large in a payload of these is a value of the user, which says nothing of how the run stands.
+VALUE_KINDS: Final = (RUN_CREATED, RUN_SUCCEEDED, STEP_COMPLETED, VALUE_RECORDED, COMPENSATION_REGISTERED, OUTPUT_SET)
+
+
 class Event:
     """One row of the journal. `seq` 0 asks the store for the next number; `payload` is JSON text or None."""
 
@@ -107,8 +199,19 @@ class Event:
         self.at = at
 
     def data(self) -> dict[str, Any]:
-        """The payload as plain JSON (values of the user stay in their stored form)."""
-        return json.loads(self.payload) if self.payload else {}
+        """The payload as plain JSON (values of the user stay in their stored form).
+
+        Raises:
+            ValueError: see `read_payload`.
+        """
+        return read_payload(self.payload)
+
+    def told(self) -> dict[str, Any]:
+        """The same for who only looks: a payload that cannot be read is told as `unreadable`, with the reason."""
+        try:
+            return read_payload(self.payload)
+        except ValueError as error:
+            return {UNREADABLE: str(error)}
 
     def __repr__(self) -> str:
         return f"Event({self.seq}, {self.kind!r}, {self.step_id!r}, {self.payload!r}, {self.execution_seq})"

@@ -11,6 +11,7 @@ from ironflow.model.scope import Scope
 
 #: Kinds: of an organisation's people and programs, of the platform's operators, of workers.
 ORG, PLATFORM, WORKER = "org", "platform", "worker"
+KINDS = (ORG, PLATFORM, WORKER)
 #: Roles of an organisation's key, each with the rights of those after it.
 ADMIN, DEVELOPER, VIEWER = "admin", "developer", "viewer"
 ROLES = (ADMIN, DEVELOPER, VIEWER)

@@ -29,6 +29,9 @@ EXPIRED = "lease expired"
 SUSPICION = "cut off for too long"
 GONE_OPENING = "the process died while it opened the run"
 
+#: A time (from, to; ms) in which nothing lies.
+NEVER = (0, 0)
+
 #: Two charged losses in a row make a run a suspect: it is dispatched alone, to a process of its own.
 SUSPECT_AFTER = 2
 
@@ -47,7 +50,11 @@ class RecoveryPolicy:
 
 
 def expired_lease(
-    locked: Locked, policy: RecoveryPolicy, reason: str = EXPIRED, session: str | None = None
+    locked: Locked,
+    policy: RecoveryPolicy,
+    reason: str = EXPIRED,
+    session: str | None = None,
+    blind: tuple[int, int] = NEVER,
 ) -> Transition | None:
     """An expired lease: free the slot, raise the fence, queue the segment again; or end a run that was lost too often.
 
@@ -55,11 +62,16 @@ def expired_lease(
     or the workflow's own code executed at the worker's last heartbeat; where that is unknown (it died before the first
     one) it is charged, too, or a run that kills its worker at once would never be found out.
 
+    What ran out while nobody could renew says nothing about the run, and is not charged: a long step that lived through
+    two outages of the database would be a suspect, and through eleven a failure. A run that kills its worker just then
+    is excused once, and found out the next time; proof and suspicion of a death are charged at any time.
+
     Args:
         locked: the run.
         policy: ceiling and grace.
         reason: the evidence, for the journal.
         session: only a lease of this session; None takes any.
+        blind: from when to when (ms) whoever decides could not see the database, and renewals had not come in again.
     """
     lease, row = locked.lease, locked.row
     if lease is None or lease.expires_at > locked.now or session not in (None, lease.session_id):
@@ -69,7 +81,8 @@ def expired_lease(
         transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
         transition.release = True
         return transition
-    charged = lease.executing is None or lease.executing > 0
+    excused = reason == EXPIRED and blind[0] < lease.expires_at <= blind[1]
+    charged = not excused and (lease.executing is None or lease.executing > 0)
     return requeue(locked, policy, charged=charged, reason=reason, session=lease.session_id)
 
 

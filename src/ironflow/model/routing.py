@@ -12,8 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ironflow.errors import InvalidInput
-from ironflow.model.ids import LONGEST_VERSION, check_text, route_of, split_route, tags_of
-from ironflow.model.scope import Scope
+from ironflow.model.ids import LONGEST_NAME, LONGEST_VERSION, check_text, route_of, split_route, tags_of
+from ironflow.model.scope import DEFAULT, Scope
+
+#: What a worker that registers may serve. A node looks into the queue once for each routing class of everybody who
+#: waits for work, so what one worker claims to serve is time that all others wait. A code base has dozens of workflows
+#: and continues a handful of versions of each; these are far more than that, and still a fraction of a second.
+MOST_WORKFLOWS, MOST_VERSIONS, MOST_ROUTES = 1_000, 100, 2_000
 
 
 class Code(Protocol):
@@ -45,7 +50,7 @@ class Serves:
         workflows: by name.
     """
 
-    __slots__ = ("_offers", "scope", "tags", "workflows")
+    __slots__ = ("_offers", "_versions", "scope", "tags", "workflows")
 
     def __init__(self, scope: Scope, tags: tuple[str, ...], workflows: Mapping[str, Served]) -> None:
         self.scope = scope
@@ -53,6 +58,7 @@ class Serves:
         self.workflows = dict(workflows)
         offered = frozenset(tags)
         self._offers = {name: offered or frozenset(served.tags) for name, served in workflows.items()}
+        self._versions = {name: frozenset(served.versions) for name, served in workflows.items()}
 
     @classmethod
     def of(cls, scope: Scope, tags: tuple[str, ...], specs: Iterable[Code]) -> Serves:
@@ -63,19 +69,18 @@ class Serves:
     def can_take(self, route: str) -> bool:
         """Whether it serves a routing class: of its scope, the workflow in a fitting version, and every tag."""
         workflow, version, tags, scope = split_route(route)
-        served = self.workflows.get(workflow)
-        return (
-            served is not None and scope == self.scope and version in served.versions and tags <= self._offers[workflow]
-        )
+        versions = self._versions.get(workflow, ())
+        return version in versions and scope == self.scope and tags <= self._offers[workflow]
 
     def routes(self) -> list[str]:
         """The routing classes it serves by itself. A start may ask for more tags: `can_take` answers for those."""
         found = [
             route_of(name, version, served.tags, self.scope)
             for name, served in self.workflows.items()
-            for version in served.versions
+            if self._offers[name].issuperset(served.tags)
+            for version in self._versions[name]
         ]
-        return sorted({route for route in found if self.can_take(route)})
+        return sorted(found)
 
     def to_json(self) -> str:
         """The text for the session row."""
@@ -84,7 +89,7 @@ class Serves:
     @classmethod
     def from_json(cls, scope: Scope, text: str | None) -> Serves:
         """What `to_json` wrote; of a session that serves no route, nothing."""
-        return cls.from_object(scope, json.loads(text)) if text else cls(scope, (), {})
+        return cls._of_object(scope, json.loads(text)) if text else cls(scope, (), {})
 
     def to_object(self) -> dict[str, Any]:
         """The same as data, for a message."""
@@ -103,8 +108,15 @@ class Serves:
             value: the object of its message, as it came.
 
         Raises:
-            InvalidInput: it is not of this form; the message names the part.
+            InvalidInput: it is not of this form, or is more than one worker may serve; the message names the part.
         """
+        parts = _object(value, "serves")
+        named = _object(parts.get("workflows"), "serves.workflows")
+        _bounded(named)
+        return cls._of_object(scope, {**parts, "workflows": named})
+
+    @classmethod
+    def _of_object(cls, scope: Scope, value: object) -> Serves:
         parts = _object(value, "serves")
         workflows = {
             name: _served(name, part) for name, part in _object(parts.get("workflows"), "serves.workflows").items()
@@ -121,6 +133,50 @@ class Serves:
 
     def __repr__(self) -> str:
         return f"Serves({self.scope}, tags={self.tags}, workflows={sorted(self.workflows)})"
+
+
+def current(seen: Iterable[dict[str, Any]], serving: Iterable[str]) -> list[dict[str, Any]]:
+    """Of each workflow, by name, the version that new runs get: of those of live workers, the one first seen last.
+
+    Versions are names, which have no order of their own, so the order in which they appeared is theirs. A worker of an
+    old version that registers again changes nothing; when the last worker of a new one is gone, because it was taken
+    back, the one before it counts again. Where nobody lives, the one that appeared last does.
+
+    Args:
+        seen: a row for each version of each workflow: `name`, `version`, `first_seen_at`, and more.
+        serving: what live workers of the same scope serve, as `Serves.to_json` wrote it.
+    """
+    live = {
+        (name, served.versions[0])
+        for text in set(serving)
+        for name, served in Serves.from_json(DEFAULT, text).workflows.items()
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(seen, key=lambda row: (row["first_seen_at"], row["version"])):
+        before = found.get(row["name"])
+        if before is None or (row["name"], row["version"]) in live or (before["name"], before["version"]) not in live:
+            found[row["name"]] = row
+    return [found[name] for name in sorted(found)]
+
+
+def _bounded(workflows: Mapping[str, object]) -> None:
+    """Refuse more than one worker may serve, before any of it is looked at."""
+    if len(workflows) > MOST_WORKFLOWS:
+        problem = f"serves.workflows has {len(workflows):,} entries; {MOST_WORKFLOWS:,} is the most of one worker"
+        raise InvalidInput(problem, hint="Split the workflows among several workers.")
+    routes = 0
+    for name, part in workflows.items():
+        versions = part.get("versions") if isinstance(part, dict) else None
+        if not isinstance(versions, list):
+            continue  # refused where it is read
+        if len(versions) > MOST_VERSIONS:
+            place = f"serves.workflows.{name[:LONGEST_NAME]}"
+            problem = f"{place} has {len(versions):,} versions; {MOST_VERSIONS} is the most"
+            raise InvalidInput(problem, hint="Leave out the versions of which no run lives any more.")
+        routes += len(versions)
+    if routes > MOST_ROUTES:
+        problem = f"serves names {routes:,} versions of workflows; {MOST_ROUTES:,} is the most of one worker"
+        raise InvalidInput(problem, hint="Split the workflows among several workers.")
 
 
 def _served(name: str, value: object) -> Served:

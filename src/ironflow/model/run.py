@@ -32,6 +32,8 @@ SUSPENDED = frozenset({SLEEPING, WAITING, AWAITING_APPROVAL})
 QUEUED = frozenset({PENDING, RETRYING})
 #: The states in which the holder of the lease may append to the journal.
 OWNED = frozenset({RUNNING, CANCELLING})
+#: What a run may be undone for: the state it ends in then.
+COMPENSATED = (FAILED, CANCELLED)
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     PENDING: frozenset({RUNNING, PAUSED, CANCELLING, CANCELLED, FAILED}),

@@ -34,3 +34,10 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     SKIPPED: frozenset({RUNNING}),
 }
 STATES = frozenset(TRANSITIONS)
+
+TOOL, LLM, CONNECTOR = "tool", "llm", "connector"
+#: What an author may call a step; the engine treats them alike.
+GIVEN_KINDS = (TOOL, LLM, CONNECTOR)
+#: A step that writes to the engine's own database in the transaction that completes it.
+TRANSACTION = "transaction"
+KINDS = (*GIVEN_KINDS, TRANSACTION)

@@ -126,9 +126,28 @@ class Transition:
         return f"Transition({self.run_id}, {self.guard}, seq={self.execution_seq}, state={self.state}, [{kinds}])"
 
 
+#: Everything that the audit log tells, by what each entry calls it: the thing and what was done to it, as the command
+#: line calls them. Stable: alerts compare them.
+ACTIONS: dict[str, str] = {
+    "run.cancel": "somebody asked for the end of a run",
+    "run.pause": "a run was held",
+    "run.resume": "a held run was let go on",
+    "run.reopen": "a failed or cancelled run was opened again",
+    "run.delete": "an ended run was deleted with its journal",
+    "run.deadline": "a run that nobody executed was failed at its deadline",
+    "capacity.lease.expired": "a worker was lost: its right to execute a run ended",
+    "capacity.segment.recovered": "the run that a lost worker had was taken from it",
+    "invariant.unowned_run": "a run had no place anywhere and was put back into the queue: a defect",
+    "workflow.pause": "a workflow was held",
+    "workflow.resume": "a held workflow was let go on",
+    "key.create": "a key was made",
+    "key.revoke": "a key was taken back",
+}
+
+
 @dataclass(slots=True)
 class Audit:
-    """One row of the audit log, written in the transaction of what it tells."""
+    """One row of the audit log, written in the transaction of what it tells. `action` is one of `ACTIONS`."""
 
     action: str
     actor: str

@@ -8,18 +8,20 @@ reads the database cannot write a journal. On the worker's side the fields named
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeGuard
 
 from ironflow.errors import InvalidInput
 from ironflow.model import journal as j
+from ironflow.model import payloads
 from ironflow.model import run as runs
 from ironflow.model import transition as tr
 from ironflow.model import wait as waits
 from ironflow.model.capacity import DELAYED, READY, LeaseRow, QueueRow, RunHead
-from ironflow.model.ids import LONGEST_NAME, token_hash
+from ironflow.model.ids import LONGEST_NAME, LONGEST_STATUS, check_text, token_hash
 from ironflow.model.journal import Event
+from ironflow.model.moment import LATEST_MS
 from ironflow.model.transition import Transition
 from ironflow.model.wait import WaitRow
 
@@ -44,9 +46,29 @@ CHANGES: Final = frozenset(
     }
 )
 _COUNTS: Final = frozenset({"attempt", "compensations", "retry_count", "warnings"})
+_LONGEST: Final = {"reason": LONGEST_NAME, "status_text": LONGEST_STATUS}
+_STATES: Final[dict[str, Collection[str]]] = {"compensating_for": runs.COMPENSATED, "resume_state": runs.STATES}
 #: The longest id of a step: some levels of scopes, each with a name.
 _LONGEST_STEP: Final = 16 * LONGEST_NAME
 _MOST: Final = 1 << 53
+#: The event that says of a run that it left, by the state it left for: the last of its change. The row and the journal
+#: must not tell two stories, and whoever follows the journal waits for this event.
+_CLOSING: Final[dict[str, str]] = {
+    runs.PENDING: j.RUN_RELEASED,
+    runs.RETRYING: j.RUN_RETRYING,
+    runs.SLEEPING: j.RUN_SUSPENDED,
+    runs.WAITING: j.RUN_SUSPENDED,
+    runs.AWAITING_APPROVAL: j.RUN_SUSPENDED,
+    runs.PAUSED: j.RUN_PAUSED,
+    runs.COMPLETED: j.RUN_SUCCEEDED,
+    runs.WARNING: j.RUN_SUCCEEDED,
+    runs.FAILED: j.RUN_FAILED,
+    runs.CANCELLED: j.RUN_CANCELLED,
+}
+_CLOSES: Final = frozenset(_CLOSING.values())
+_OPENS: Final = frozenset({j.RUN_STARTED, j.RUN_RESUMED})
+#: Waits that nothing but time ends.
+_BY_TIME: Final = frozenset({waits.SLEEPING, waits.RETRY_BACKOFF})
 
 Item = dict[str, Any]
 
@@ -131,11 +153,12 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     change.facts = None if item.get("facts") is None else _count(item, "facts")
     change.reservation = None if item.get("reservation") is None else _text(item, "reservation")
     change.state = item.get("state")
-    change.events = [_event(one) for one in _list(item, "events")]
+    told = [_event(one, f"events[{index}]") for index, one in enumerate(_list(item, "events"))]
+    change.events = [event for event, _ in told]
     for name in ("ended", "release", "progress", "clear_waits", "dequeue"):
         setattr(change, name, _flag(item, name))
     change.changes = _changes(item.get("changes"))
-    change.waits = [_wait(change.run_id, one) for one in _list(item, "waits")]
+    change.waits = [_wait(change.run_id, one, f"waits[{index}]") for index, one in enumerate(_list(item, "waits"))]
     if item.get("new_seq") is not None:
         change.new_execution_seq = _count(item, "new_seq")
     change.new_token_hash = _hashed(item, "new_token")
@@ -145,6 +168,8 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
             change.run_id, change.new_execution_seq or 0, change.new_token_hash or "", session_id, 0, lease_ttl_ms
         )
     _check(change)
+    _check_events(change)
+    _check_leaving(change, told[-1][1] if told else {})
     return change
 
 
@@ -182,30 +207,65 @@ def _check(change: Transition) -> None:
         raise InvalidInput("a run that is taken is leased with a token, unless it leaves at once", hint="")
 
 
-def _event(found: object) -> Event:
+def _check_events(change: Transition) -> None:
+    """Events are the next of the journal, written by whoever writes this change."""
+    own = change.execution_seq if change.guard == tr.GUARD_OWNER else change.new_execution_seq
+    for index, event in enumerate(change.events):
+        if event.execution_seq != own:
+            problem = f"events[{index}] has the execution_seq {event.execution_seq}; who asks for this change has {own}"
+            raise InvalidInput(problem, hint="")
+        first = change.events[0].seq  # 0: the store gives the next number
+        if event.seq != (first + index if first else 0):
+            raise InvalidInput(f"events[{index}] has the seq {event.seq}: events are numbered without a gap", hint="")
+    if change.lease is not None and (not change.events or change.events[0].kind not in _OPENS):
+        kinds = " or ".join(sorted(_OPENS))
+        raise InvalidInput(f"events[0] of a change that takes a run and keeps it must be {kinds}", hint="")
+
+
+def _check_leaving(change: Transition, last: dict[str, Any]) -> None:
+    """A run that leaves says so in the journal, and is somewhere afterwards; `last`: the data of the last event."""
+    state: Any = change.state
+    wanted = _CLOSING.get(state)
+    if wanted is not None and (not change.events or change.events[-1].kind != wanted):
+        raise InvalidInput(f"the last event of a change to the state {state} must be {wanted}", hint="")
+    for index, event in enumerate(change.events[: -1 if wanted is not None else None]):
+        if event.kind in _CLOSES:
+            problem = f"events[{index}] is {event.kind}: it must be the last one, and its state be said beside it"
+            raise InvalidInput(problem, hint="")
+    if (state in runs.SUSPENDED) != bool(change.waits):
+        suspended = ", ".join(sorted(runs.SUSPENDED))
+        raise InvalidInput(f"`waits` go together with the states {suspended}: one at least wakes the run", hint="")
+    if state in runs.SUSPENDED and last.get("state") != state:
+        place = f"events[{len(change.events) - 1}].payload.state"
+        raise InvalidInput(f"{place} is {last.get('state')!r} where the state is {state!r}", hint="")
+
+
+def _event(found: object, place: str) -> tuple[Event, dict[str, Any]]:
     if not isinstance(found, list) or len(found) != 5:
-        raise InvalidInput("an event is [seq, kind, step_id, payload, execution_seq]", hint="")
+        raise InvalidInput(f"{place}: an event is [seq, kind, step_id, payload, execution_seq]", hint="")
     seq, kind, step_id, payload, execution_seq = found
     if not isinstance(kind, str) or kind not in j.KINDS or kind in FROM_OUTSIDE:
-        raise InvalidInput(f"a worker cannot write an event of the kind {kind!r}", hint="")
-    if step_id is not None and not _storable(step_id, _LONGEST_STEP):
-        raise InvalidInput("the step of an event must be text of a bounded length", hint="")
-    # Its inside is the worker's affair, as it is with an embedded one; what is looked at here is what lists would trip
-    # over. Parsing it once more would cost more than writing it.
-    if payload is not None and not (_storable(payload) and payload[:1] == "{" and payload[-1:] == "}"):
-        raise InvalidInput("the payload of an event must be the text of a JSON object", hint="")
-    return Event(_number(seq, "the seq of an event"), kind, step_id, payload, _number(execution_seq, "execution_seq"))
+        raise InvalidInput(f"{place}: a worker cannot write an event of the kind {kind!r}", hint="")
+    if step_id is not None:
+        check_text(step_id, f"{place}.step_id", _LONGEST_STEP)
+    if payload is not None and not _storable(payload):
+        raise InvalidInput(f"{place}.payload must be the text of a JSON object", hint="")
+    data = payloads.check(kind, step_id, payload, place)
+    numbers = _number(seq, f"{place}.seq"), _number(execution_seq, f"{place}.execution_seq")
+    return Event(numbers[0], kind, step_id, payload, numbers[1]), data
 
 
-def _wait(run_id: str, found: object) -> WaitRow:
+def _wait(run_id: str, found: object, place: str) -> WaitRow:
     if not isinstance(found, list) or len(found) != 4:
-        raise InvalidInput("a wait is [step_id, kind, status, due_at]", hint="")
+        raise InvalidInput(f"{place}: a wait is [step_id, kind, status, due_at]", hint="")
     step_id, kind, status, due_at = found
-    if not _storable(step_id, _LONGEST_STEP) or not _storable(kind, LONGEST_NAME):
-        raise InvalidInput("the step and the kind of a wait must be text of a bounded length", hint="")
+    check_text(step_id, f"{place}.step_id", _LONGEST_STEP)
+    check_text(kind, f"{place}.kind")
     if status not in (waits.SLEEPING, waits.WAITING, waits.AWAITING_APPROVAL, waits.RETRY_BACKOFF):
-        raise InvalidInput(f"a wait cannot begin as {status!r}", hint="")
-    return WaitRow(run_id, step_id, kind, status, None if due_at is None else _number(due_at, "due_at"))
+        raise InvalidInput(f"{place}: a wait cannot begin as {status!r}", hint="")
+    if due_at is None and status in _BY_TIME:
+        raise InvalidInput(f"{place}.due_at must be there: nothing else ends a wait that is {status}", hint="")
+    return WaitRow(run_id, step_id, kind, status, None if due_at is None else _time(due_at, f"{place}.due_at"))
 
 
 def _queue_row(change: Transition, found: object) -> QueueRow | None:
@@ -217,7 +277,7 @@ def _queue_row(change: Transition, found: object) -> QueueRow | None:
     if status not in (READY, DELAYED):
         raise InvalidInput(f"a run cannot be queued as {status!r}", hint="")
     seq = change.new_execution_seq if change.new_execution_seq is not None else change.execution_seq
-    return QueueRow(change.run_id, "", 0, 0, _number(found.get("eligible_at", 0), "eligible_at"), seq, status)
+    return QueueRow(change.run_id, "", 0, 0, _time(found.get("eligible_at", 0), "enqueue.eligible_at"), seq, status)
 
 
 def _changes(found: object) -> dict[str, Any] | None:
@@ -228,8 +288,10 @@ def _changes(found: object) -> dict[str, Any] | None:
     for name, value in found.items():
         if name in _COUNTS:
             _number(value, name)
-        elif value is not None and not _storable(value):
-            raise InvalidInput(f"{name} must be text", hint="")
+        elif value is not None and not _storable(value, most := _LONGEST.get(name, LONGEST_NAME)):
+            raise InvalidInput(f"{name} must be text of at most {most:,} characters, none of them a NUL", hint="")
+        elif value is not None and value not in _STATES.get(name, (value,)):
+            raise InvalidInput(f"{name} cannot be {value!r}", hint=f"It is one of {', '.join(sorted(_STATES[name]))}.")
     return found
 
 
@@ -257,6 +319,13 @@ def _number(value: object, name: str) -> int:
     if type(value) is not int or not 0 <= value < _MOST:  # not bool
         raise InvalidInput(f"{name} must be a whole number that is not negative", hint="")
     return value
+
+
+def _time(value: object, name: str) -> int:
+    at = _number(value, name)
+    if at > LATEST_MS:
+        raise InvalidInput(f"{name} must be a time in milliseconds since 1970, before the year 10000", hint="")
+    return at
 
 
 def _flag(item: Item, name: str) -> bool:

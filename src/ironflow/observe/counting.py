@@ -67,7 +67,7 @@ class Counting:
         row = locked.row
         recovered = next((event for event in change.events if event.kind == j.RUN_RECOVERED), None)
         if recovered is not None:
-            evidence = EVIDENCE.get(str(recovered.data().get("reason")), INVARIANT)
+            evidence = EVIDENCE.get(str(recovered.told().get("reason")), INVARIANT)
             outcome = "failed" if change.ended else "requeued"
             self.metrics.of("ironflow_recoveries_total", evidence, outcome).inc()
             if locked.lease is not None:

@@ -7,7 +7,6 @@ registry.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
@@ -36,7 +35,7 @@ class Counted:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = perf_counter(), 0
+        began, status, root = perf_counter(), 0, scope.get("root_path", "")
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -50,28 +49,22 @@ class Counted:
             status = status or 500
             raise
         finally:
-            route = pattern_of(scope)
+            route = pattern_of(scope, root)
             method = scope["method"] if scope["method"] in METHODS else OTHER
             of = self._metrics.of
             of("ironflow_http_requests_total", route, method, str(status or GONE)).inc()
             of("ironflow_http_request_seconds", route, method).observe(perf_counter() - began)
 
 
-def pattern_of(scope: Scope) -> str:
-    """The pattern that a request was matched by, made from what the application left in the request's scope.
+def pattern_of(scope: Scope, root: str = "") -> str:
+    """The pattern of the route that a request was matched by: the application leaves that route in its scope.
 
-    Its values of path parameters are put back into names, which holds for every kind of route, however it was mounted.
+    Args:
+        scope: of a request that was answered.
+        root: the path below which the whole application lies.
     """
-    endpoint = scope.get("endpoint")
-    if endpoint is None:
-        return UNKNOWN
-    path, mounted = str(scope["path"]), scope.get("root_path", "")
-    if mounted and not inspect.isroutine(endpoint):  # an application below a prefix: what it serves is its own affair
+    mounted: str = scope.get("root_path", "")
+    if mounted != root:  # an application below a prefix: what it serves is its own affair
         return f"{mounted}/*"
-    for name, value in reversed((scope.get("path_params") or {}).items()):
-        # From the right: an id that reads like the noun before it is still the id.
-        before, found, after = f"{path}/".rpartition(f"/{value}/")
-        if not found:
-            return UNKNOWN
-        path = f"{before}/{{{name}}}/{after}".removesuffix("/")
-    return path
+    pattern: str | None = getattr(scope.get("route"), "path_format", None)
+    return pattern if pattern is not None else UNKNOWN

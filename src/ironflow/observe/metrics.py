@@ -47,7 +47,8 @@ class Instrument:
 
 INSTRUMENTS: Final = (
     Instrument("ironflow_runs_total", "counter",
-               "runs that ended, counted where their end was committed", ("workflow", "status")),
+               "runs that ended, counted by who ended them: the worker that executed the run, also where a server "
+               "committed it; a server those that it cancelled or gave up", ("workflow", "status")),
     Instrument("ironflow_run_seconds", "histogram",
                "from the creation of a run to its end, waits and queue included", ("workflow",), _RUNS),
     Instrument("ironflow_step_seconds", "histogram",

@@ -118,7 +118,7 @@ class Tracing:
         at, facts = locked.now * _NS, _run(row.run_id, row.workflow, row.version)
         told = next((event for event in change.events if event.kind in CHANGES), None)
         name = CHANGES[told.kind] if told is not None else "taken"
-        reason = str(told.data().get("reason") or "") if told is not None else ""
+        reason = str(told.told().get("reason") or "") if told is not None else ""
         if locked.lease is not None and row.state in runs.OWNED:
             began = locked.lease.acquired_at * _NS
             lost = {**facts, "ironflow.worker.session": locked.lease.session_id, "ironflow.outcome": name}

@@ -3,21 +3,30 @@
 Several servers are one: they share a database, so whichever answers will do. A request that finds no server, or one
 that cannot answer, goes to the next at once, and only when all have failed is there a pause (1, 2, 4 s). Any other
 refusal is final. Every answer tells the database's time, which is all that this side knows of it. The key appears in
-no message.
+no message; that a server which took it before refuses it now is told once, since no repetition will change that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json, to_json
 
 from ironflow.client.problems import error_of
-from ironflow.client.transport import broken, http_library, parsed
-from ironflow.errors import IronflowError, PayloadTooLarge, ServerError, ServerUnreachable
+from ironflow.client.transport import broken, http_library, parsed, proxy_of
+from ironflow.errors import (
+    AccessError,
+    Forbidden,
+    IronflowError,
+    PayloadTooLarge,
+    ServerError,
+    ServerUnreachable,
+    Unauthenticated,
+)
 from ironflow.remote.clock import Clock
 
 if TYPE_CHECKING:
@@ -26,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds before each further round of tries.
 PAUSES: Final = (1.0, 2.0, 4.0)
+#: A pause that ends because a server has answered something else lasts for so long at the least, seconds.
+LEAST_PAUSE_S: Final = 0.1
 #: How long a connection may take to come about, and an answer that is not held on purpose, seconds.
 CONNECT_S, ANSWER_S = 5.0, 15.0
 #: A stream that was silent for so long has lost its server: signs of life come every 5 s.
@@ -50,10 +61,18 @@ class Connection:
         #: the largest body that the server takes, once it has said so
         self.most_bytes: int | None = None
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        #: told when a key that was good is refused; called in whichever thread asked
+        self.on_refused: Callable[[AccessError], None] = _nobody
+        self._good = False
+        self._judging = threading.Lock()
         self._pauses = tuple(pauses)
         #: the server that answered last
         self._at = 0
         self._hurry = asyncio.Event()
+        #: whoever waits for his next try
+        self._pausing: set[asyncio.Future[None]] = set()
+        #: the proxy through which each server is asked; None: directly
+        self.proxies: dict[str, str | None] = {}
         self._session: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
 
@@ -65,12 +84,12 @@ class Connection:
     async def open(self) -> None:
         """Make the pools; nothing is sent yet."""
         aiohttp = http_library()
-        self._session = aiohttp.ClientSession(
-            headers=self.headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S), trust_env=True
-        )
+        self.proxies = {server: proxy_of(server) for server in self.servers}
+        patient = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        self._session = aiohttp.ClientSession(headers=self.headers, timeout=patient)
         # The stream has a pool of its own: no burst of requests may keep it from coming about.
         quiet = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        self._streams = aiohttp.ClientSession(headers=self.headers, timeout=quiet, trust_env=True)
+        self._streams = aiohttp.ClientSession(headers=self.headers, timeout=quiet)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -82,6 +101,7 @@ class Connection:
     def hurry(self) -> None:
         """This worker leaves: what is under way may be answered, but nothing pauses to be tried once more."""
         self._hurry.set()
+        self._no_more_pauses()
 
     def encoded(self, body: Mapping[str, Any]) -> bytes:
         """A body as it is sent.
@@ -161,12 +181,27 @@ class Connection:
             self._at = (self._at + 1) % len(self.servers)
 
     async def _hurried(self, pause: float) -> bool:
-        """Pause, unless there is no time for that."""
+        """Pause until a server has answered somebody, but not for longer than this. True where there is no time left.
+
+        What pauses may keep others waiting who were never refused: a worker that was cut off and is back must not wait
+        for what it tried in vain meanwhile.
+        """
+        answered = asyncio.get_running_loop().create_future()
+        self._pausing.add(answered)
         try:
-            await asyncio.wait_for(self._hurry.wait(), pause)
+            await asyncio.sleep(min(pause, LEAST_PAUSE_S))
+            if not self._hurry.is_set():
+                await asyncio.wait_for(answered, max(0, pause - LEAST_PAUSE_S))
         except TimeoutError:
-            return False
-        return True
+            pass
+        finally:
+            self._pausing.discard(answered)
+        return self._hurry.is_set()
+
+    def _no_more_pauses(self) -> None:
+        for pausing in self._pausing:
+            if not pausing.done():
+                pausing.set_result(None)
 
     async def _once(
         self, server: str, method: str, path: str, data: bytes | None, query: Mapping[str, str] | None, answer_s: float
@@ -178,17 +213,21 @@ class Connection:
         try:
             async with asyncio.timeout(answer_s):
                 asked: dict[str, Any] = {"params": query, "data": content, "headers": headers, "allow_redirects": False}
-                async with self._session.request(method, f"{server}{PREFIX}{path}", **asked) as response:
+                url, proxy = f"{server}{PREFIX}{path}", self.proxies[server]
+                async with self._session.request(method, url, proxy=proxy, **asked) as response:
                     answered, status = await response.read(), response.status
         except TimeoutError as error:
             raise ServerUnreachable(f"{server} did not answer within {answer_s:g} s") from error
         except (http_library().ClientError, OSError) as error:
             raise broken(server, error) from error
         body = parsed(answered)
+        if status < 500:
+            self._no_more_pauses()
         if status >= 400:
-            raise refusal(status, body, server)
+            raise self.refused(status, body, server)
         if not isinstance(body, dict):
             raise ServerError(f"{server} answers, but not as an Ironflow server does")
+        self.accepted()
         self.clock.saw(body.get("now"))
         return body
 
@@ -202,9 +241,10 @@ class Connection:
         assert self._streams is not None
         server = self.servers[self._at]
         try:
-            async with self._streams.get(f"{server}{PREFIX}{path}", params=query, allow_redirects=False) as response:
+            url, proxy = f"{server}{PREFIX}{path}", self.proxies[server]
+            async with self._streams.get(url, params=query, allow_redirects=False, proxy=proxy) as response:
                 if response.status >= 400:
-                    raise refusal(response.status, parsed(await response.read()), server)
+                    raise self.refused(response.status, parsed(await response.read()), server)
                 async for line in response.content:
                     if line.strip():
                         yield from_json(line)
@@ -212,10 +252,25 @@ class Connection:
             self._leave(server)
             raise broken(server, error) from error
 
+    # ---- whether the key counts
 
-def refusal(status: int, body: Any, server: str) -> IronflowError:
-    """The error that an answer stands for. It carries the status of the answer itself: a proxy has codes of its own."""
-    error = error_of(status, body, server)
-    if error.status != status:
-        error.status = status  # type: ignore[misc]
-    return error
+    def accepted(self) -> None:
+        """A server has done what it was asked for. May be called in any thread, as the next one."""
+        self._good = True
+
+    def refused(self, status: int, body: Any, server: str) -> IronflowError:
+        """The error that a refusal stands for. One of a key that was good is told on: it was taken back."""
+        error = error_of(status, body, server)
+        if isinstance(error, Unauthenticated | Forbidden):
+            # Of several servers one may be wrong: a node that was started on another database has other keys.
+            told = f"{server} refuses the worker key: {error.message}"
+            error = type(error)(told, hint=error.hint or "", details=error.details)
+            with self._judging:
+                lost, self._good = self._good, False
+            if lost:
+                self.on_refused(error)
+        return error
+
+
+def _nobody(error: AccessError) -> None:
+    """What is told to no one."""

@@ -6,18 +6,16 @@ Nothing is shared with the worker's loop, so neither a loop that is blocked nor 
 from __future__ import annotations
 
 import http.client
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pydantic_core import to_json
 
-from ironflow.client.problems import error_of
 from ironflow.client.transport import broken, parsed, stranger
 from ironflow.errors import IronflowError, SessionUnknown
 from ironflow.remote.connection import PREFIX, Connection
+from ironflow.remote.plain import Plain
 from ironflow.store.base import LEASE_STALE, Beat, Verdict
 
 #: How long one server may take to answer, seconds: several must fit into the life of a lease.
@@ -28,17 +26,18 @@ class HttpHeart:
     """See `ironflow.store.base.Heart`. Made, used and closed in one thread.
 
     Args:
-        connection: the worker's; only its addresses, its key and its clock are used.
+        connection: the worker's; only its addresses, its proxies, its key and its clock are used.
         renewed: told when something was renewed, with the time from which the renewal counts at the least.
     """
 
     def __init__(self, connection: Connection, renewed: Callable[[float], None]) -> None:
+        self._connection = connection
         self._servers = connection.servers
         self._headers = {**connection.headers, "Content-Type": "application/json", "User-Agent": "ironflow-worker"}
         self._clock = connection.clock
         self._renewed = renewed
         self._at = 0
-        self._open: http.client.HTTPConnection | None = None
+        self._open: Plain | None = None
 
     def beat(
         self,
@@ -88,19 +87,17 @@ class HttpHeart:
         server = self._servers[self._at]
         try:
             if self._open is None:
-                self._open = _connected(server)
-            path = urlsplit(server).path
-            self._open.request("POST", f"{path}{PREFIX}/heartbeat", body, self._headers)
-            response = self._open.getresponse()
-            content, status = response.read(), response.status
+                self._open = Plain(server, self._connection.proxies.get(server), ANSWER_S)
+            status, content = self._open.post(f"{PREFIX}/heartbeat", body, self._headers)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise broken(server, error) from error
         found = parsed(content)
         if status >= 400:
-            raise error_of(status, found, server)
+            raise self._connection.refused(status, found, server)
         if not isinstance(found, dict):
             raise stranger(server)
+        self._connection.accepted()
         return found
 
     def close(self) -> None:
@@ -108,12 +105,3 @@ class HttpHeart:
         connection, self._open = self._open, None
         if connection is not None:
             connection.close()
-
-
-def _connected(server: str) -> http.client.HTTPConnection:
-    parts = urlsplit(server)
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=ANSWER_S, context=ssl.create_default_context()
-        )
-    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)

@@ -16,6 +16,7 @@ from ironflow.errors import OUTAGES, IronflowError, SessionUnknown
 from ironflow.loops.driver import Outage
 from ironflow.model import wire
 from ironflow.model.capacity import RunHead
+from ironflow.remote.crowd import Crowd, Promise
 from ironflow.tasks import begin
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Poller:
         self._kick = asyncio.Event()
         self._outage = Outage(log, "a look for work")
         self._taking: set[asyncio.Task[None]] = set()
+        self._crowd = Crowd(worker.isolation, self._return)
+        #: under which session the crowd's promises were made
+        self._crowd_of = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,6 +62,8 @@ class Poller:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if promises := self._crowd.disperse():
+            self._return(promises)
         if self._taking:
             await asyncio.wait(self._taking, timeout=patience)
         for taking in self._taking:
@@ -67,6 +73,10 @@ class Poller:
     def wake(self) -> None:
         """A slot may be free, or the session may be known again."""
         self._kick.set()
+        if self._session.row.session_id != self._crowd_of:
+            self._crowd.disperse()  # others took this worker for dead: nothing is promised to it any more
+        elif self._task is not None and self._session.registered:
+            self._crowd.move_up()
 
     told = wake
     slot_free = wake
@@ -103,11 +113,14 @@ class Poller:
         connection = self._port.connection
 
         def body(again: bool) -> bytes:
-            asked: dict[str, Any] = {"session_id": session_id, "credits": free, "wait_ms": WAIT_MS}
+            # After an outage the first answer is wanted at once: until it is here, nobody knows that it is over.
+            wait_ms = 0 if self._outage.lasts else WAIT_MS
+            asked: dict[str, Any] = {"session_id": session_id, "credits": free, "wait_ms": wait_ms}
             if again or self._unanswered:
                 # Runs may have been promised in an answer that was lost with its server. Nobody else is given them
                 # before the promise ends, so the server is told which of its promises have arrived.
-                asked |= {"again": True, "holding": [*self.worker.taking, *self.worker.isolation.children]}
+                holding = [*self.worker.taking, *self.worker.isolation.children, *self._crowd]
+                asked |= {"again": True, "holding": holding}
             self._unanswered = True
             return connection.encoded(asked)
 
@@ -128,19 +141,18 @@ class Poller:
             heads.append(head)
         back = [(one["head"]["run_id"], one["head"]["reservation"]) for one in assignments[len(heads) :]]
         if back:
-            self.worker.spawn(self._port.unreserve(back))
-        if not heads:
+            self._return(back)
+        plain = self._set_apart(session_id, heads)
+        if not plain:
             return
-        taking = begin(self._take(heads))
+        taking = begin(self._take(plain))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
         await asyncio.sleep(0)  # it counts the slots as taken before the next question counts the free ones
 
     async def _take(self, heads: list[RunHead]) -> None:
         try:
-            plain = await self._set_apart(heads)
-            if plain:
-                await self.worker.take(plain)
+            await self.worker.take(heads)
         except OUTAGES as error:
             log.warning("%d runs could not be taken: %s", len(heads), error.message)
         except Exception:
@@ -149,20 +161,24 @@ class Poller:
             self._port.forget([head.run_id for head in heads])
             self.wake()
 
-    async def _set_apart(self, heads: list[RunHead]) -> list[RunHead]:
-        """Send suspects to processes of their own, or back where there is no room for one; give the others."""
+    def _set_apart(self, session_id: str, heads: list[RunHead]) -> list[RunHead]:
+        """Suspects are executed by processes of their own, or wait for one; give the others."""
         isolation = self.worker.isolation
-        plain, back = [], []
+        plain = [head for head in heads if not isolation.wanted(head)]
+        if len(plain) == len(heads):
+            return plain
+        if session_id != self._crowd_of:
+            self._crowd.disperse()
+            self._crowd_of = session_id
         for head in heads:
-            if not isolation.wanted(head):
-                plain.append(head)
-            elif isolation.has_room(head):
-                isolation.start(head)
-            elif head.reservation is not None:
-                back.append((head.run_id, head.reservation))
-        if back:
-            await self._port.unreserve(back)
+            if isolation.wanted(head):
+                self._port.forget([head.run_id])  # its process reads the journal itself
+                self._crowd.admit(head, self.worker.settings.reservation_ttl_ms)
         return plain
+
+    def _return(self, promises: list[Promise]) -> None:
+        """What was handed out is not taken: it is for others at once."""
+        self.worker.spawn(self._port.unreserve(promises))
 
     async def _pause(self) -> None:
         await asyncio.sleep(random.uniform(*AFTER_FAILURE_S))

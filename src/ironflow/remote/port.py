@@ -6,12 +6,14 @@ poll brought along (the journals of the runs it handed out) is kept until the do
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from ironflow.errors import DefinitionError, RunNotFound
+from ironflow.errors import DefinitionError, IronflowError, RunNotFound, SessionUnknown
 from ironflow.model import wire
 from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
@@ -21,6 +23,11 @@ from ironflow.remote.heart import HttpHeart
 from ironflow.store.base import Heart, OpenTransaction
 from ironflow.worker.port import Holding, Owner
 
+log = logging.getLogger("ironflow.worker")
+
+#: Rounds of tries for a page of a journal: the other runs of its batch wait for it, and one that was not read is handed
+#: out again.
+READ_TRIES: Final = 2
 #: An item up to this many events is not looked at for its size before it is encoded.
 _FEW: Final = 2
 
@@ -83,11 +90,20 @@ class HttpPort:
         self._journals[run_id] = (events, more)
 
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
-        """See `Port`."""
+        """See `Port`. Those of which a poll brought only the beginning are read side by side."""
         found: dict[str, list[Event]] = {}
+        begun: dict[str, list[Event]] = {}
         for run_id in run_ids:
             events, more = self._journals.pop(run_id, ([], True))
-            found[run_id] = events if not more else await self._rest(run_id, events)
+            (begun if more else found)[run_id] = events
+        read = await asyncio.gather(*(self._rest(*one) for one in begun.items()), return_exceptions=True)
+        for run_id, result in zip(begun, read, strict=True):
+            if isinstance(result, IronflowError):
+                log.warning("run %s is not taken: its journal could not be read: %s", run_id, result.message)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                found[run_id] = result
         return found
 
     def forget(self, run_ids: Sequence[str]) -> None:
@@ -104,6 +120,7 @@ class HttpPort:
                 "GET",
                 f"/runs/{quote(run_id, safe='')}/journal",
                 query={"session_id": session_id, "after": str(after)},
+                tries=READ_TRIES,
             )
             events += wire.events_from_json(page["events"])
             more = bool(page.get("more")) and bool(page["events"])
@@ -116,7 +133,7 @@ class HttpPort:
             query["since"] = str(since)
         try:
             found = await self.connection.ask("GET", f"/runs/{quote(run_id, safe='')}/owner", query=query)
-        except RunNotFound:
+        except (RunNotFound, SessionUnknown):  # a session that was taken for dead is told of no run: none is its own
             return None
         return Owner(found["execution_seq"], found["state"], frozenset(found.get("kinds", ())))
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from ironflow.errors import IronflowError, ServerUnreachable, SessionUnknown
+from ironflow.errors import AccessError, IronflowError, ServerUnreachable, SessionUnknown
 from ironflow.loops.driver import Outage
 from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import tags_of
@@ -44,11 +44,16 @@ AGAIN_S: Final = (0.05, 2.0)
 LONGEST_PAUSE_S: Final = 30.0
 
 
+def _unheard(session_id: str) -> None:
+    """A goodbye that nobody waits for."""
+
+
 class Supervised(NamedTuple):
-    """Who starts this process again when it dies, and how that is told under which sessions to look for it."""
+    """Who starts this process again when it dies, and how that is told of each session: it opens; it said goodbye."""
 
     name: str
     announce: Callable[[str], None]
+    farewell: Callable[[str], None] = _unheard
 
 
 class RemoteSession:
@@ -88,6 +93,8 @@ class RemoteSession:
         self.row = self._new_row(alone)
         self._heartbeat: Heartbeat | None = None
         self._stream: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        port.connection.on_refused = self._key_refused
         self._outage = Outage(log, "the liveness stream")
         self._closed = False
 
@@ -160,6 +167,8 @@ class RemoteSession:
             if registered:  # before the stream ends, which would look like a death otherwise
                 path = f"/sessions/{quote(self.row.session_id, safe='')}"
                 await self._port.connection.ask("DELETE", path, tries=1)
+                if self._supervised is not None:
+                    self._supervised.farewell(self.row.session_id)
         except SessionUnknown:
             return
         except Exception as error:
@@ -199,9 +208,19 @@ class RemoteSession:
     def tell_queue(self, *, lane: bool = False) -> None:
         """Nothing to do: the server sees what is written."""
 
+    async def leaving(self) -> None:
+        """See `Membership`."""
+        if self.registered:
+            path = f"/sessions/{quote(self.row.session_id, safe='')}/drain"
+            await self._port.connection.ask("POST", path, {}, tries=1)
+
     async def died(self, session_id: str, opening: evidence.Opening | None) -> None:
         """See `Membership`."""
-        body = {"session_id": session_id, "opening": list(opening) if opening is not None else None}
+        body = {
+            "session_id": session_id,
+            "opening": list(opening) if opening is not None else None,
+            "promised_to": self.row.session_id,
+        }
         await self._port.connection.ask("POST", "/deaths", body)
 
     # ---- what the server says
@@ -251,9 +270,19 @@ class RemoteSession:
             worker.cut_off,
             functools.partial(self.forgotten, self.row.session_id),
             worker.dismiss,
+            worker.nominal.reached,
         )
         heartbeat.start()
         return heartbeat
+
+    def _key_refused(self, error: AccessError) -> None:
+        """The key was good, and is not any more. Called in whichever thread was told so."""
+        text = f"{error.message}; it was taken until now"
+        told = type(error)(text, hint="Start the worker with a key that counts, in IRONFLOW_API_KEY or --key-file.")
+        try:
+            self._loop.call_soon_threadsafe(self.worker.refuse, told)
+        except RuntimeError:  # the loop has closed
+            return
 
     def forgotten(self, session_id: str) -> None:
         """The server does not know a session: somebody took this worker for dead. Register anew.

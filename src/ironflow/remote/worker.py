@@ -51,20 +51,26 @@ async def remote_worker(
     def session(worker: Worker) -> RemoteSession:
         return RemoteSession(worker, port, worker_id, tags, session_id, supervised)
 
-    def finder(worker: Worker) -> Poller:
-        assert isinstance(worker.session, RemoteSession)
-        return Poller(worker, port, worker.session)
+    try:
+        return Worker(
+            port,
+            registry,
+            settings,
+            Results(),
+            session=session,
+            finder=_finder,
+            reach=_reach(servers, key) if isolates else None,
+            strict=strict,
+        )
+    except BaseException:  # what it is told cannot be used: a tag, say
+        await port.close()
+        raise
 
-    return Worker(
-        port,
-        registry,
-        settings,
-        Results(),
-        session=session,
-        finder=finder,
-        reach=_reach(servers, key) if isolates else None,
-        strict=strict,
-    )
+
+def _finder(worker: Worker) -> Poller:
+    assert isinstance(worker.session, RemoteSession)
+    assert isinstance(worker.port, HttpPort)
+    return Poller(worker, worker.port, worker.session)
 
 
 def _reach(servers: Sequence[str], key: str | None) -> Callable[[Worker], Reach]:

@@ -28,7 +28,7 @@ from ironflow.model import run as runs
 from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import EXISTS, LOST
+from ironflow.model.transition import APPLIED
 from ironflow.observe.backlog import of_routes
 from ironflow.observe.observation import Observation
 from ironflow.runtime.bell import Bell
@@ -156,31 +156,22 @@ class Engine(Synchronous):
             InvalidInput, InvalidPriority, IdempotencyKeyConflict, ConcurrencyConflict: nothing was started.
         """
         self._know(wf)
-        store = self.store
-        row, created, lanes = starting.new_run(wf.spec, input, options, store.now(), self.settings.max_payload_bytes)
-        answer = None
-        self.take_on(row.run_id)
-        if self._fits_here(row, lanes):
-            assert self.worker is not None
-            history = History()
-            history.input, history.started_at = parse(created)["input"], row.created_at
-            answer = await self.worker.start_here(row, created, history)
-            if answer == LOST:  # the workflow is paused: the run is created all the same, and waits in the queue
-                row, created, lanes = starting.new_run(
-                    wf.spec, input, options, store.now(), self.settings.max_payload_bytes
-                )
-                answer = None
-        if answer is None:
-            submitted = store.submit(starting.queued(row, created, lanes))
-            answer = submitted if isinstance(submitted, str) else await submitted
+        entered: str | None = None
+
+        async def enter(row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str | None:
+            nonlocal entered
+            self.take_on(row.run_id)
+            entered = await self._start_here(row, created, lanes)
+            return entered
+
+        limit = self.settings.max_payload_bytes
+        row, new = await starting.create(self.store, wf.spec, input, options, limit, enter=enter)
+        if entered != APPLIED:  # it is in the queue, under an id of its own, or it was there before
+            self.take_on(row.run_id)
             self._enqueued(row)
-        if answer == EXISTS:
-            held = await starting.taken_by(store, row, row.input_hash)
-            self.take_on(held.run_id)
-            return Run(self, held.run_id, wf, created=False)
-        if self._observation.observer is not None:
+        if new and self._observation.observer is not None:
             self._observation.observer.created(row)
-        return Run(self, row.run_id, wf)
+        return Run(self, row.run_id, wf, created=new)
 
     @overload
     async def run(self, wf: Workflow[None, Out], input: None = None, /, **options: Unpack[Start]) -> Out: ...
@@ -202,6 +193,15 @@ class Engine(Synchronous):
             self.workflows[wf.name] = wf
             if self.worker is not None:
                 self.worker.session.serve(wf.spec)
+
+    async def _start_here(self, row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str | None:
+        """Begin a new run in this process; None where that cannot be."""
+        if not self._fits_here(row, lanes):
+            return None
+        assert self.worker is not None
+        history = History()
+        history.input, history.started_at = parse(created)["input"], row.created_at
+        return await self.worker.start_here(row, created, history)
 
     def _fits_here(self, row: RunRow, lanes: list[tuple[str, int]]) -> bool:
         """Whether the run may skip the queue: a slot is free here, nobody waits for it, and no lane must be asked."""

@@ -1,8 +1,9 @@
 """Who asks: from the key of a request to the caller it stands for, and what each kind of caller may do.
 
-Owns the check of keys and their rate limits. Promises that an endpoint says in its signature who may use it (`org`,
-`platform`, `anyone`, `worker`), so that none is open by forgetting; that a wrong, revoked, expired and unknown key are
-told in the same words; and that a revocation holds at once on the node that made it and within a second on every other.
+Owns the check of keys, their rates, and how many streams each holds open. Promises that an endpoint says in its
+signature who may use it (`org`, `platform`, `anyone`, `worker`), so that none is open by forgetting; that a wrong,
+revoked, expired and unknown key are told in the same words; and that a revocation holds at once on the node that made
+it and within a second on every other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +22,7 @@ from fastapi.security import HTTPBearer
 
 from ironflow.config import Settings
 from ironflow.engine.views import plain
-from ironflow.errors import Forbidden, PlatformRequired, RateLimited, Unauthenticated
+from ironflow.errors import Forbidden, PlatformRequired, RateLimited, TooManyStreams, Unauthenticated
 from ironflow.model import key as kinds
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import Scope
@@ -35,6 +38,8 @@ FRESH_S: Final = 1.0
 NOTED_S: Final = 60.0
 #: Keys that are remembered at most; beyond that all are forgotten and asked for again.
 _MOST: Final = 10_000
+#: When one who holds too many streams may ask for another, ms: as soon as an old one may have ended.
+STREAM_AGAIN_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class Access:
 
     Args:
         store: where keys are.
-        settings: the rate of requests that a key may make.
+        settings: the rate of requests that a key may make, and how many streams it may hold open.
         clock: seconds that only grow.
     """
 
@@ -92,6 +97,8 @@ class Access:
         #: keys revoked here so far: a look that began before the latest has not seen it
         self._revoked = 0
         self._buckets: dict[str, _Bucket] = {}
+        self._most_streams = settings.max_streams
+        self._streams: Counter[str] = Counter()
         self._noted: dict[str, float] = {}
         self._writing: set[asyncio.Task[None]] = set()
 
@@ -114,6 +121,14 @@ class Access:
         row = await self._store.key_by_hash(caller.key_hash)
         return row is not None and row.usable(self._store.now())
 
+    async def counts(self, caller: Caller) -> bool:
+        """As `still`, and for asking often: what the database has said within the last second is not asked again."""
+        try:
+            row, _ = await self._find(caller.key_hash)
+        except Unauthenticated:
+            return False
+        return row.usable(self._store.now())
+
     def count(self, caller: Caller) -> None:
         """Count a request against the caller's rate. Workers are not counted: they ask in held polls and in batches.
 
@@ -133,6 +148,35 @@ class Access:
             raise RateLimited(f"this key may make {self._rate} requests a second", details={"retry_after_ms": wait_ms})
         bucket.tokens -= 1
 
+    def charge(self, caller: Caller, requests: int) -> None:
+        """Count so many more requests for one that does the work of many. It is under way, so it is not refused: who
+        has overdrawn waits before the next one.
+        """
+        bucket = self._buckets.get(caller.key_id)
+        if bucket is not None:
+            bucket.tokens -= requests
+
+    @contextmanager
+    def streaming(self, caller: Caller) -> Iterator[None]:
+        """Count a stream that a caller holds open at this node, for as long as the block runs.
+
+        Raises:
+            TooManyStreams: its key holds as many as it may; `details.retry_after_ms` says when to try again.
+        """
+        key_id = caller.key_id
+        if 0 < self._most_streams <= self._streams[key_id]:
+            raise TooManyStreams(
+                f"this key holds {self._most_streams:,} streams open at this node, and may not hold more",
+                details={"retry_after_ms": STREAM_AGAIN_MS, "limit": self._most_streams},
+            )
+        self._streams[key_id] += 1
+        try:
+            yield
+        finally:
+            self._streams[key_id] -= 1
+            if not self._streams[key_id]:
+                del self._streams[key_id]
+
     def forget(self, key_id: str) -> None:
         """A key that was just revoked here."""
         self._revoked += 1
@@ -146,7 +190,9 @@ class Access:
     async def _look_up(self, key: str) -> tuple[KeyRow, Caller]:
         if not well_formed(key):
             raise Unauthenticated()
-        hashed = hash_of(key)
+        return await self._find(hash_of(key))
+
+    async def _find(self, hashed: str) -> tuple[KeyRow, Caller]:
         entry = self._known.get(hashed)
         if entry is not None and self._clock() - entry[2] < FRESH_S:
             return entry[0], entry[1]
@@ -218,7 +264,7 @@ def org(role: str) -> Required:
 
     def check(caller: Caller) -> None:
         if caller.kind != kinds.ORG:
-            raise Forbidden(f"a key of an organisation is required here, and this is a {caller.kind} key")
+            raise Forbidden(f"a key of an organisation is required here, and this is a key of kind {caller.kind}")
         _need(caller, role)
 
     return Required(check)
@@ -260,7 +306,7 @@ async def worker(request: Request) -> Caller:
     access: Access = request.app.state.access
     caller = await access.caller(_shown(request))
     if caller.kind != kinds.WORKER:
-        raise Forbidden(f"a worker key is required here, and this is a {caller.kind} key")
+        raise Forbidden(f"a worker key is required here, and this is a key of kind {caller.kind}")
     return caller
 
 

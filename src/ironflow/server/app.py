@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ironflow.errors import IronflowError, Unauthenticated
 from ironflow.observe.exposition import Exposition
@@ -27,11 +26,13 @@ from ironflow.server.api import mount
 from ironflow.server.bodies import refused
 from ironflow.server.node import Node
 from ironflow.server.problems import Problem
+from ironflow.server.route import Route, allowed
 from ironflow.server.worker_routes import WorkerRoutes
 
 #: How long the database may take to say that it is there, seconds.
 DATABASE_ANSWERS_S: Final = 2.0
 _CODES: Final = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+_NO_PATH: Final = "The API lies below /api/v1, which clients add themselves; /api/v1/openapi.json tells all of it."
 
 
 def create_app(node: Node, access: Access, observation: Observation | None = None) -> FastAPI:
@@ -94,7 +95,7 @@ async def _ready(request: Request) -> Response:
     except TimeoutError:
         missing.append(f"the database has not answered within {DATABASE_ANSWERS_S:g} s")
     except IronflowError as error:
-        missing.append(error.message)
+        missing.append(problems.message_of(error))
     missing += [f"the loop {name} has made no pass for too long" for name in node.silent_loops()]
     if not missing:
         return JSONResponse({"status": "ready"})
@@ -103,11 +104,7 @@ async def _ready(request: Request) -> Response:
 
 def answer(problem: Problem) -> Response:
     """An answer that is an error."""
-    headers = {"WWW-Authenticate": "Bearer"} if problem["status"] == 401 else {}
-    wait = problem["details"].get("retry_after_ms")
-    if isinstance(wait, int):
-        headers["Retry-After"] = str(-(-wait // 1000))
-    return JSONResponse(problem, problem["status"], headers, problems.MEDIA_TYPE)
+    return JSONResponse(problem, problem["status"], problems.headers(problem), problems.MEDIA_TYPE)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -123,6 +120,9 @@ async def _unroutable(request: Request, error: Any) -> Response:
     if status == 401:
         return answer(problems.of_error(Unauthenticated()))
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    made = answer(problems.problem(status, _CODES.get(status, "HTTP_ERROR"), detail))
+    hint = _NO_PATH if status == 404 else None
+    made = answer(problems.problem(status, _CODES.get(status, "HTTP_ERROR"), detail, hint=hint))
     made.headers.update(error.headers or {})
+    if status == 405:
+        made.headers["Allow"] = allowed(request.app.routes, request.scope)
     return made

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from ironflow.errors import InvalidRequest, MalformedJson
+from ironflow.model.journal import shallow
 from ironflow.server.exchange import ClientGone, read_body
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,10 +37,15 @@ class Json(Response):
         super().__init__(content, status_code, {"Cache-Control": "no-store", **(headers or {})})
 
     def render(self, content: Any) -> bytes:
-        try:
-            return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str).encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which a user's text may hold: only an escape can say it
-            return json.dumps(content, separators=(",", ":"), default=str).encode()
+        return encoded(content)
+
+
+def encoded(content: Any) -> bytes:
+    """Plain data as JSON in UTF-8."""
+    try:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which a user's text may hold: only an escape can say it
+        return json.dumps(content, separators=(",", ":"), default=str).encode()
 
 
 def body(model: type[M], *, optional: bool = False) -> Callable[[Request], Awaitable[M]]:
@@ -51,13 +57,13 @@ def body(model: type[M], *, optional: bool = False) -> Callable[[Request], Await
             content = await read_body(request.scope, request.receive, limit, _TOO_LARGE)
         except ClientGone as error:
             raise MalformedJson("the body broke off") from error
-        if optional and not content.strip():
+        if optional and not content:
             content = b"{}"
         try:
             data = from_json(content, allow_inf_nan=False)
         except ValueError as error:
             raise MalformedJson(f"the body is no JSON: {error}") from error
-        if not _shallow(data):
+        if not shallow(data, DEEPEST):
             raise MalformedJson(f"the body is nested more than {DEEPEST} levels deep")
         try:
             return model.model_validate(data)
@@ -77,22 +83,5 @@ def refused(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
 
 def accepts(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     """What the OpenAPI document says of a body that `body` reads."""
-    return {
-        "requestBody": {"required": required, "content": {"application/json": {"schema": model.model_json_schema()}}}
-    }
-
-
-def _shallow(data: Any) -> bool:
-    level, depth = [data], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            return False
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += [value for value in one.values() if isinstance(value, dict | list)]
-            elif isinstance(one, list):
-                inner += [value for value in one if isinstance(value, dict | list)]
-        level = inner
-    return True
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

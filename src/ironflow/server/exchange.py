@@ -13,9 +13,9 @@ from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge
+from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge, UnsupportedMediaType
 from ironflow.server import problems
-from ironflow.server.access import Caller, worker
+from ironflow.server.access import Access, Caller, worker
 
 _JSON: Final = b"application/json"
 _BODY: Final = "the body of the request"
@@ -44,6 +44,11 @@ class Exchange:
     async def gone(self) -> None:
         """Return when the caller has closed the connection."""
         await until_gone(self._receive)
+
+    async def counts(self) -> bool:
+        """Whether the caller's key still counts: one that is held on may be revoked meanwhile."""
+        access: Access = self.request.app.state.access
+        return await access.counts(self.caller)
 
     # ---- fields, each refused by name
     def text(self, name: str) -> str:
@@ -123,7 +128,8 @@ class Endpoint:
 async def refuse(send: Send, error: Exception) -> None:
     """Answer with the problem that an error is."""
     problem = problems.of_error(error)
-    await _send(send, problem["status"], to_json(problem), problems.MEDIA_TYPE.encode())
+    more = [(name.lower().encode(), value.encode()) for name, value in problems.headers(problem).items()]
+    await _send(send, problem["status"], to_json(problem), problems.MEDIA_TYPE.encode(), more)
 
 
 async def until_gone(receive: Receive) -> None:
@@ -132,8 +138,10 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
-async def _send(send: Send, status: int, content: bytes, media: bytes) -> None:
-    headers = [(b"content-type", media), (b"content-length", str(len(content)).encode())]
+async def _send(
+    send: Send, status: int, content: bytes, media: bytes, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [(b"content-type", media), (b"content-length", str(len(content)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
@@ -143,7 +151,7 @@ async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]
 
     Raises:
         PayloadTooLarge: it is larger than `most` bytes; the rest is not read.
-        MalformedJson, InvalidRequest: it is no JSON, or no object.
+        UnsupportedMediaType, MalformedJson, InvalidRequest: it is no JSON, or no object.
         ClientGone: the connection broke.
     """
     content = await read_body(scope, receive, most)
@@ -163,11 +171,15 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
 
     Raises:
         PayloadTooLarge: it is larger than `most` bytes; the rest is not read. `hint` says what to do.
+        UnsupportedMediaType: there is one, and it says that it is something else than JSON.
         ClientGone: the connection broke.
     """
+    media = _JSON
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:18]) > most:
             raise PayloadTooLarge(_BODY, int(value[:18]), most, hint=hint)
+        if name == b"content-type":
+            media = value
     parts: list[bytes] = []
     size = 0
     while True:
@@ -180,7 +192,19 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
             raise PayloadTooLarge(_BODY, size, most, hint=hint)
         parts.append(part)
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            break
+    if size and media != _JSON:
+        _check_media(media.decode("latin-1"))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_media(said: str) -> None:
+    """Refuse what is no JSON by its own words; whoever says nothing of it is taken to send JSON."""
+    media = said.partition(";")[0].strip().lower()
+    if media and media != "application/json" and not media.endswith("+json"):
+        raise UnsupportedMediaType(
+            f"the body is said to be {said[:100]!r}, and only JSON is read here", details={"media_type": said[:100]}
+        )
 
 
 def _text(value: object, name: str) -> str:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from ironflow.config import Settings
-from ironflow.errors import IronflowError, ServerStopping, SessionUnknown, StoreUnreachable
+from ironflow.errors import IronflowError, ServerStopping, SessionUnknown, StoreUnreachable, Unauthenticated
 from ironflow.loops.driver import Outage
 from ironflow.model.capacity import RunHead
 from ironflow.model.journal import Event
 from ironflow.model.routing import Serves
+from ironflow.server.handed import Handed
 from ironflow.server.sessions import Known
 from ironflow.store.base import Store
 from ironflow.tasks import begin
@@ -43,16 +44,24 @@ MOST_REMEMBERED: Final = 100_000
 #: A run that is handed out, and its journal.
 Assignment = tuple[RunHead, list[Event]]
 
+#: Whether the key of whoever asked still counts.
+Counts = Callable[[], Awaitable[bool]]
+
+
+async def _always() -> bool:
+    return True
+
 
 class Poll:
     """One request for work that is held open."""
 
-    __slots__ = ("answer", "asked", "credits", "due", "routes", "session")
+    __slots__ = ("answer", "asked", "counts", "credits", "due", "routes", "session")
 
-    def __init__(self, session: Known, credits: int, answer: asyncio.Future[list[Assignment]]) -> None:
+    def __init__(self, session: Known, credits: int, answer: asyncio.Future[list[Assignment]], counts: Counts) -> None:
         self.session = session
         self.credits = credits
         self.answer = answer
+        self.counts = counts
         self.routes: tuple[str, ...] = ()
         #: whether the queue was looked at for it
         self.asked = False
@@ -76,6 +85,8 @@ class Hub:
         #: routes seen in the queue: a start may ask for tags beyond its workflow's own
         self._seen: frozenset[str] = frozenset()
         self._routes: dict[Serves, tuple[str, ...]] = {}
+        #: what was handed out here, and to whom
+        self.handed = Handed(store)
         #: runs handed out here that count in lanes, in the order of handing out: their end lets others through
         self.limited: dict[str, None] = {}
         self._kick = asyncio.Event()
@@ -143,13 +154,26 @@ class Hub:
         for poll in [one for one in self._line if one.session.row.session_id in gone]:
             self._settle(poll, SessionUnknown())
 
+    async def end_revoked(self) -> None:
+        """Refuse the polls whose keys count no more."""
+        for poll in list(self._line):
+            if not await poll.counts():
+                self._settle(poll, Unauthenticated())
+
     # ---- polls
 
-    async def poll(self, session: Known, credits: int, wait_s: float) -> list[Assignment]:
+    async def poll(self, session: Known, credits: int, wait_s: float, counts: Counts = _always) -> list[Assignment]:
         """Up to so many runs for a session, as soon as there are any; none when the time is up.
+
+        Args:
+            session: who asks.
+            credits: how many at most.
+            wait_s: how long to wait for the first, seconds.
+            counts: whether the asker's key still counts; asked again before anything is handed out.
 
         Raises:
             SessionUnknown: the session was removed meanwhile.
+            Unauthenticated: the asker's key was revoked meanwhile, or has expired.
             ServerStopping: this node takes no polls any more.
             StoreUnreachable: the time is up and the database could not be asked.
         """
@@ -158,7 +182,7 @@ class Hub:
         if credits <= 0:
             return []
         loop = asyncio.get_running_loop()
-        poll = Poll(session, credits, loop.create_future())
+        poll = Poll(session, credits, loop.create_future(), counts)
         # A worker has one poll at a time. An older one is of a connection that broke; it must not take what comes now.
         for older in [one for one in self._line if one.session.row.session_id == session.row.session_id]:
             self._settle(older, [])
@@ -179,7 +203,11 @@ class Hub:
                 self._settle(poll, [])
             return
         # A look is under way, and may be about to find something for it. Not for ever, if the database is away.
-        asyncio.get_running_loop().call_later(LATE_S, self._settle, poll, [])
+        asyncio.get_running_loop().call_later(LATE_S, self._too_late, poll)
+
+    def _too_late(self, poll: Poll) -> None:
+        """The look takes too long for it. That nothing is there is said only where the queue was looked at once."""
+        self._settle(poll, [] if poll.asked else StoreUnreachable("the database has not answered in time"))
 
     def _settle(self, poll: Poll, result: list[Assignment] | IronflowError) -> bool:
         """Answer a poll. Returns whether there was anybody left to hear it."""
@@ -202,7 +230,6 @@ class Hub:
             pause = LOOK_S
             try:
                 await self._look()
-                self._outage.over()
             except StoreUnreachable as error:
                 self._outage.met(error)
                 self._answer_due(error)
@@ -239,6 +266,8 @@ class Hub:
         for poll in polls:
             poll.routes = self._routes_of(poll.session)
         left = await self._share_out(polls)
+        if any(poll.routes for poll in polls):
+            self._outage.over()  # not after any look: one for nobody asks nothing
         if left and self._told:
             # Only now: what can be had without asking which routes there are is handed out without it.
             self._told = False
@@ -317,15 +346,23 @@ class Hub:
         return await self._store.reserve(poll.routes, most, session_id, self._settings.reservation_ttl_ms)
 
     async def _hand_out(self, taken: dict[Poll, list[RunHead]]) -> None:
-        """Answer with journals; whoever has gone meanwhile gets nothing, and what was kept for it goes back."""
+        """Answer with journals; whoever has gone meanwhile gets nothing, and what was kept for it goes back.
+
+        So does what was kept for one whose key was revoked while it waited.
+        """
         if not taken:
             return
-        journals = await self._store.journals([head.run_id for heads in taken.values() for head in heads])
+        wanted = [head.run_id for heads in taken.values() for head in heads]
+        journals, revoked = await asyncio.gather(self._store.journals(wanted), _revoked(taken))
         back: list[tuple[str, str]] = []
         for poll, heads in taken.items():
-            self._remember(heads)
-            if not self._settle(poll, [(head, journals.get(head.run_id, [])) for head in heads]):
-                back += [(head.run_id, head.reservation) for head in heads if head.reservation is not None]
+            if poll in revoked:
+                self._settle(poll, Unauthenticated())
+            elif self._settle(poll, [(head, journals.get(head.run_id, [])) for head in heads]):
+                self._remember(heads)
+                self.handed.note(poll.session.row.session_id, heads)
+                continue
+            back += [(head.run_id, head.reservation) for head in heads if head.reservation is not None]
         if back:
             await self._store.unreserve(back)
             self.wake()
@@ -336,3 +373,8 @@ class Hub:
                 self.limited[head.run_id] = None
                 if len(self.limited) > MOST_REMEMBERED:
                     del self.limited[next(iter(self.limited))]
+
+
+async def _revoked(polls: Iterable[Poll]) -> set[Poll]:
+    """Those whose keys count no more. One after the other: of those with one key, only the first may have to ask."""
+    return {poll for poll in polls if not await poll.counts()}

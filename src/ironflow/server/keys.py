@@ -109,9 +109,10 @@ def _check(kind: str, name: str, role: str | None, workflows: Sequence[str] | No
     if kind not in PREFIXES:
         raise InvalidInput(f"{kind!r} is no kind of key", hint=f"Kinds: {', '.join(PREFIXES)}.")
     if kind == kinds.ORG and role not in kinds.ROLES:
-        raise InvalidInput("a key of an organisation needs a role", hint=f"Roles: {', '.join(kinds.ROLES)}.")
+        problem = "a key of an organisation needs a role" if role is None else f"{role!r} is no role of a key"
+        raise InvalidInput(problem, hint=f"Roles: {', '.join(kinds.ROLES)}.")
     if kind != kinds.ORG and role is not None:
-        raise InvalidInput(f"a {kind} key has no role", hint="Leave the role out.")
+        raise InvalidInput(f"a key of kind {kind} has no role", hint="Leave the role out.")
     if kind != kinds.WORKER and workflows is not None:
         raise InvalidInput("only a worker key is bound to workflows", hint="Leave the workflows out.")
 

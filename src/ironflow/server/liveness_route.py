@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from ironflow.server.access import worker
+from ironflow.server.access import Access, worker
 from ironflow.server.exchange import refuse, until_gone
+from ironflow.server.liveness import Stream
 from ironflow.server.node import Node
 
 
@@ -23,16 +26,22 @@ class LivenessRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a stream, and keep it open until one side ends it."""
+        node, request = self._node, Request(scope)
+        with ExitStack() as counted:
+            try:
+                caller = await worker(request)
+                access: Access = request.app.state.access
+                counted.enter_context(access.streaming(caller))
+                session_id = request.query_params.get("session_id", "")
+                await node.moved_here(await node.sessions.known(session_id, caller))
+            except Exception as error:
+                await refuse(send, error)
+                return
+            stream = node.streams.open(session_id, caller, partial(access.counts, caller))
+            await self._stream(stream, receive, send)
+
+    async def _stream(self, stream: Stream, receive: Receive, send: Send) -> None:
         node = self._node
-        try:
-            request = Request(scope)
-            caller = await worker(request)
-            session_id = request.query_params.get("session_id", "")
-            await node.moved_here(await node.sessions.known(session_id, caller.scope))
-        except Exception as error:
-            await refuse(send, error)
-            return
-        stream = node.streams.open(session_id)
         broken = asyncio.ensure_future(until_gone(receive))
         telling = asyncio.ensure_future(_tell(stream.lines(node.store.now), send))
         try:

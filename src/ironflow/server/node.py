@@ -30,6 +30,9 @@ from ironflow.store.base import Store
 #: A loop counts as alive if it made a pass within so many of its intervals, and within this time at least, seconds.
 ALIVE_INTERVALS, ALIVE_S = 3, 10.0
 
+#: How far the clock read here and the one of the database may differ, ms.
+CLOCKS_APART_MS = 20
+
 #: Told which runs have new events.
 Reader = Callable[[Collection[str]], None]
 
@@ -48,7 +51,7 @@ class Node:
         self.sessions = Sessions(store)
         self.hub = Hub(store, settings)
         self.hearts = Hearts(store)
-        self.streams = Streams(store, self.hearts.settled)
+        self.streams = Streams(store, self.hearts.settled, self.hub.handed.whose)
         self.scanner = CapacityScanner(store, settings, time.monotonic)
         #: where this node hears others, for those who tell by address
         self.wake_address: str | None = None
@@ -59,7 +62,9 @@ class Node:
         self._passes: list[Telling] = []
         self._drivers: list[Driver] = []
         self._scanning = self._drive(self.scanner, settings.recovery_interval_ms, self._recovered)
-        waker = Waker(store, f"node-{secrets.token_hex(6)}")
+        #: what it calls itself in its claims
+        self.name = f"node-{secrets.token_hex(6)}"
+        waker = Waker(store, self.name)
         waking = self._drive(waker, settings.waker_interval_ms, lambda report: self.hub.told())
         self.alarm = Alarm(store, waking, settings.waker_interval_ms)
         reset = settings.stale_claim_recovery_interval_ms
@@ -78,7 +83,7 @@ class Node:
 
     async def start(self) -> None:
         """Listen, and begin to drive the loops and to hand out work."""
-        self.wake_address = await self.store.listen(self._heard)
+        self.wake_address = await self.store.listen(self._heard, self.name)
         await self.sessions.refresh()
         self._started_at = time.monotonic()
         self.hub.start()
@@ -98,6 +103,7 @@ class Node:
         await self.alarm.stop()
         await asyncio.gather(*(driver.stop() for driver in self._drivers))
         await self.hub.stop()
+        await self.streams.stop()
         await self.hearts.close()
 
     def silent_loops(self) -> list[str]:
@@ -181,14 +187,28 @@ class Node:
             self._looking.kick()
 
     async def look_around(self) -> None:
-        """Read the sessions again; what is gone is told so, and what is to leave as well."""
+        """Read the sessions again; what is gone is told so, and what is to leave as well.
+
+        What is held open by a key that counts no more ends.
+        """
         await self.sessions.refresh()
+        self._expect_suspects()
         now = {row.session_id: row for row in self.sessions.rows}
         self.drop({*self.hub.sessions, *self.streams.sessions} - now.keys())
         for session_id in self.streams.sessions:
             row = now.get(session_id)
             if row is not None and row.draining:
                 self.streams.drain(session_id)
+        await self.hub.end_revoked()
+        await self.streams.end_revoked()
+
+    def _expect_suspects(self) -> None:
+        """Recover what those held who were cut off and stay away, when their time is up and not an interval later."""
+        now = self.store.now()
+        for since in {row.suspect_since for row in self.sessions.rows if row.suspect_since is not None}:
+            at = self.scanner.suspect_at(since)
+            if at is not None and 0 <= at - now < LOOK_AROUND_MS:
+                asyncio.get_running_loop().call_later((at - now + CLOCKS_APART_MS) / 1000, self._scanning.kick)
 
     async def moved_here(self, session: Known) -> None:
         """A worker has opened its stream here: who tells by address is to tell this node from now on."""

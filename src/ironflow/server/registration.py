@@ -13,8 +13,16 @@ from typing import Any, Final
 from ironflow.engine.declared import checked
 from ironflow.errors import Forbidden, InvalidRequest
 from ironflow.model.capacity import HTTP, SessionRow
-from ironflow.model.ids import LONGEST_VERSION, check_text, join_tags, tags_of
-from ironflow.model.routing import Serves, texts
+from ironflow.model.ids import (
+    LONGEST_DEFINITION,
+    LONGEST_LABEL,
+    LONGEST_VERSION,
+    check_length,
+    check_text,
+    join_tags,
+    tags_of,
+)
+from ironflow.model.routing import MOST_ROUTES, Serves, texts
 from ironflow.server.access import Caller
 from ironflow.server.exchange import Exchange
 from ironflow.store.base import WorkflowSeen
@@ -44,10 +52,10 @@ def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) 
     return SessionRow(
         session_id=session_id,
         worker_id=worker_id,
-        host=ask.optional("host") or "",
-        boot_id=ask.optional("boot_id") or "",
+        host=_told(ask, "host") or "",
+        boot_id=_told(ask, "boot_id") or "",
         pid=ask.count("pid", 1 << 31),
-        process_id=ask.optional("process_id") or session_id,
+        process_id=_told(ask, "process_id") or session_id,
         routes="\n".join(serves.routes()),
         slots=slots,
         credits=slots,
@@ -62,8 +70,15 @@ def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) 
         environment=caller.scope.environment,
         kind=HTTP,
         serves=serves.to_json(),
-        supervisor=ask.optional("supervisor"),
+        supervisor=_told(ask, "supervisor"),
+        key_id=caller.key_id,
     )
+
+
+def _told(ask: Exchange, name: str) -> str | None:
+    """What a worker says of where it is: shown to people, on their terminals."""
+    text = ask.optional(name)
+    return None if text is None else check_text(text, name, LONGEST_LABEL, empty=True)
 
 
 def _lock(found: object, session_id: str) -> tuple[str | None, int | None, int | None]:
@@ -87,6 +102,9 @@ def _is_number(value: object) -> bool:
 
 def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
     """The workflows that a worker declares."""
+    if len(found) > MOST_ROUTES:
+        problem = f"workflows has {len(found):,} entries; {MOST_ROUTES:,} is the most of one worker"
+        raise InvalidRequest(problem, hint="")
     seen = []
     for one in found:
         if not isinstance(one, dict):
@@ -98,5 +116,6 @@ def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
             raise Forbidden(f"this key is bound to other workflows than {name}")
         tags = join_tags(tags_of(texts(one.get("worker_tags") or (), f"the tags of {name}")))
         text = None if definition is None else json.dumps(checked(name, definition), separators=(",", ":"))
+        check_length(text or "", f"the definition of {name}", LONGEST_DEFINITION)
         seen.append(WorkflowSeen(name, version, tags, text))
     return seen

@@ -23,6 +23,7 @@ from ironflow.observe.backlog import of_routes
 from ironflow.observe.observation import Observation
 from ironflow.server.access import Access
 from ironflow.server.app import create_app, refuse
+from ironflow.server.bounded_http import BoundedHttp
 from ironflow.server.node import Node
 from ironflow.store import connect
 from ironflow.tasks import begin
@@ -120,7 +121,7 @@ def _config(app: FastAPI) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         log_config=None,

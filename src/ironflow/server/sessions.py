@@ -13,7 +13,7 @@ from typing import Final
 from ironflow.errors import SessionUnknown
 from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.routing import Serves
-from ironflow.model.scope import Scope
+from ironflow.server.access import Caller
 from ironflow.store.base import Store
 from ironflow.tasks import begin
 
@@ -35,6 +35,16 @@ class Known:
         self.row = row
         self.serves = Serves.from_json(row.scope, row.serves)
 
+    def is_of(self, caller: Caller) -> bool:
+        """Whether this caller may act for it: with the key that registered it.
+
+        One that an older node registered has no key noted; then any of its scope will do, if it may serve all of it.
+        """
+        if self.row.key_id is not None:
+            return self.row.key_id == caller.key_id and self.row.scope == caller.scope
+        bound = caller.workflows
+        return self.row.scope == caller.scope and (bound is None or self.serves.workflows.keys() <= bound)
+
 
 class Sessions:
     """See the module's docstring."""
@@ -49,11 +59,11 @@ class Sessions:
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def known(self, session_id: str, scope: Scope) -> Known:
-        """A session of this scope.
+    async def known(self, session_id: str, caller: Caller) -> Known:
+        """A session that this caller's key registered.
 
         Raises:
-            SessionUnknown: there is none; another scope's is answered in the same words.
+            SessionUnknown: there is none; another key's is answered in the same words.
         """
         asked = time.monotonic()
         found = self._known.get(session_id)
@@ -63,7 +73,7 @@ class Sessions:
         if found is None and self._read_at < asked:  # that look was under way already, and may have missed it
             await self.refresh()
             found = self._known.get(session_id)
-        if found is None or found.row.scope != scope:
+        if found is None or not found.is_of(caller):
             raise unknown(session_id)
         return found
 

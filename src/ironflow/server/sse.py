@@ -2,8 +2,9 @@
 
 Owns how a reader gets the events of a run as they are committed, whichever node or worker writes them. Promises each
 event once and in order, from the seq the reader names, and so exact resumption on any node: a reader's place is a seq
-of the journal and nothing that this node remembers. However many read, one query looks for all of them; a reader that
-does not take what it has been given is not read for, so a slow one costs a page of memory and holds nobody up.
+of the journal and nothing that this node remembers. However many read, one look is for all of them. Nothing is read for
+a reader that has not sent what it was given before, and large payloads, which no look brings along, are read one by one
+and for a few readers at a time: a slow reader costs a page of small events, and holds up none but those of large ones.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from ironflow.engine import views
+from ironflow.engine.reading import whole
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 from ironflow.store.base import Store
@@ -27,8 +30,17 @@ _log = logging.getLogger("ironflow.server")
 TICK_S = 0.2
 #: Seconds between two looks at all: a run that writes a thousand events a second is read in larger pages instead.
 FLOOR_S = 0.01
+#: Seconds added to that for each reader that was given something: a page costs a third of it to send, so streams take
+#: about a third of a node's time, however many there are, and what many read of busy runs comes in larger pages.
+EACH_S = 0.0003
 #: Events of one run that a look brings at most.
-PAGE = 200
+PAGE = 100
+#: Large payloads that are held at the same time, whoever reads: each costs several times its size until it is sent.
+LARGE_AT_ONCE = 8
+#: Characters that are sent together: less would cost more to send than to make.
+CHUNK = 1 << 16
+#: A text as JSON, in ASCII: a step's id may hold half of a surrogate pair.
+_quoted = json.encoder.encode_basestring_ascii
 #: Seconds of silence after which a comment keeps proxies from taking the stream for dead.
 KEEP_ALIVE_S = 15.0
 
@@ -36,12 +48,13 @@ KEEP_ALIVE_S = 15.0
 class Reader:
     """One reader's place in one run. Made by `Tail.open`."""
 
-    __slots__ = ("_missed", "_news", "_page", "_tail", "after", "run_id")
+    __slots__ = ("_asks", "_missed", "_news", "_page", "_tail", "after", "run_id")
 
     def __init__(self, tail: Tail, run_id: str, after: int) -> None:
         self._tail = tail
         self._page: list[Event] = []
         self._news = asyncio.Event()
+        self._asks = False
         self._missed = False
         self.run_id = run_id
         #: the last seq it has been given
@@ -49,11 +62,11 @@ class Reader:
 
     @property
     def waits(self) -> bool:
-        """Whether it has taken all that was found for it."""
-        return not self._page
+        """Whether it has sent all that was found for it, and asks for more."""
+        return self._asks and not self._page
 
     def miss(self) -> None:
-        """There may be more, and it was not looked for because the reader has yet to take what it has."""
+        """There may be more, and it was not looked for because the reader has yet to send what it has."""
         self._missed = True
 
     def offer(self, events: list[Event], *, more: bool) -> None:
@@ -70,20 +83,23 @@ class Reader:
 
     async def page(self, patience_s: float) -> list[Event] | None:
         """The next events; empty when none came in time, None when the tail is closed and all was given."""
+        self._asks = True
+        if self._missed:
+            self._missed = False
+            self._tail.touched((self.run_id,))
         try:
             async with asyncio.timeout(patience_s):
                 await self._news.wait()
         except TimeoutError:
             return []
+        finally:
+            self._asks = False
         page, self._page = self._page, []
         if not page:
             return None
         self.after = page[-1].seq
         if not self._tail.closed:
             self._news.clear()
-            if self._missed:
-                self._missed = False
-                self._tail.touched((self.run_id,))
         return page
 
 
@@ -98,6 +114,7 @@ class Tail:
     def __init__(self, store: Store, *, tick_s: float = TICK_S) -> None:
         self._store = store
         self._tick_s = tick_s
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._readers: dict[str, set[Reader]] = {}
         self._due: set[str] = set()
         self._wake = asyncio.Event()
@@ -114,6 +131,14 @@ class Tail:
         elif self._task is None:
             self._task = begin(self._follow(), name="ironflow-tail")
         return reader
+
+    @asynccontextmanager
+    async def whole(self, run_id: str, event: Event) -> AsyncIterator[Event | None]:
+        """An event with its large payload, for as long as the block lasts; None where the run is gone. It may have to
+        wait for other readers, which have yet to send theirs.
+        """
+        async with self._large:
+            yield await whole(self._store, run_id, event.seq)
 
     def leave(self, reader: Reader) -> None:
         """The reader is gone."""
@@ -146,8 +171,9 @@ class Tail:
             due, self._due = self._due, set()
             if time.monotonic() - swept >= self._tick_s:
                 due, swept = set(self._readers), time.monotonic()
+            served = 0
             try:
-                await self._look(due)
+                served = await self._look(due)
             except Exception as error:  # the database is away: the streams stay, and go on when it is back
                 _log.warning("the journals that are followed cannot be read: %s", error)
                 self._due |= due
@@ -155,7 +181,7 @@ class Tail:
             self._wake.clear()
             if not self._due:
                 await self._rest(swept + self._tick_s - time.monotonic())
-            await asyncio.sleep(FLOOR_S)
+            await asyncio.sleep(min(max(FLOOR_S, served * EACH_S), self._tick_s))
         self._task = None
 
     async def _rest(self, seconds: float) -> None:
@@ -165,7 +191,8 @@ class Tail:
         except TimeoutError:
             return
 
-    async def _look(self, due: Iterable[str]) -> None:
+    async def _look(self, due: Iterable[str]) -> int:
+        """Look for the events of these runs. Returns how many readers were given some."""
         after: dict[str, int] = {}
         for run_id in due:
             for reader in self._readers.get(run_id, ()):
@@ -173,17 +200,31 @@ class Tail:
                     after[run_id] = min(reader.after, after.get(run_id, reader.after))
                 else:
                     reader.miss()
+        served = 0
         if not after:
-            return
+            return served
         for run_id, events in (await self._store.tail(after, PAGE)).items():
             for reader in self._readers.get(run_id, ()):
                 if reader.waits:
                     reader.offer(events, more=len(events) >= PAGE)
+                    served += 1
+        return served
 
 
 def frame(event: Event) -> str:
-    """An event as a frame of the stream: its seq is the id from which a reader resumes."""
-    return f"id: {event.seq}\ndata: {_json(views.event(event))}\n\n"
+    """An event as a frame of the stream: its seq is the id from which a reader resumes.
+
+    The payload goes out as the text that the journal holds, once it is known to be readable. Making that text anew for
+    each of many readers would take most of what a reader costs (`dev.py bench W10`).
+    """
+    payload = event.payload or "{}"
+    if "\n" in payload or "\r" in payload or not j.readable(payload):
+        return f"id: {event.seq}\ndata: {_json(views.event(event))}\n\n"
+    step_id = "null" if event.step_id is None else _quoted(event.step_id)
+    return (
+        f'id: {event.seq}\ndata: {{"seq":{event.seq},"kind":"{event.kind}","step_id":{step_id},'
+        f'"execution_seq":{event.execution_seq},"at_ms":{event.at},"at":"{views.iso(event.at)}","payload":{payload}}}\n\n'
+    )
 
 
 def _json(value: Any) -> str:
@@ -217,8 +258,36 @@ async def frames(
             if not page:
                 yield ": keep-alive\n\n"
                 continue
-            yield "".join(map(frame, page))
-            if page[-1].kind in j.TERMINAL_KINDS:
+            ends = page[-1].kind in j.TERMINAL_KINDS
+            async with aclosing(_chunks(tail, run_id, page)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            if ends:
                 return
     finally:
         tail.leave(reader)
+
+
+async def _chunks(tail: Tail, run_id: str, page: list[Event]) -> AsyncGenerator[str, None]:
+    """The frames of a page, together where they are small. What was sent is let go of."""
+    made: list[str] = []
+    size = 0
+    page.reverse()
+    while page:
+        event = page.pop()
+        if event.payload == j.APART:
+            if made:
+                yield "".join(made)
+                made, size = [], 0
+            async with tail.whole(run_id, event) as read:
+                if read is None:
+                    return
+                yield frame(read)
+            continue
+        made.append(frame(event))
+        size += len(made[-1])
+        if size >= CHUNK:
+            yield "".join(made)
+            made, size = [], 0
+    if made:
+        yield "".join(made)

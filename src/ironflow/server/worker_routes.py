@@ -1,30 +1,33 @@
 """The worker protocol: `/api/v1/worker/…`. docs/reference/worker-protocol.md says what each message means.
 
-Translation only. Who may do what: a session belongs to the scope of the key that registered it, and a key of another
-scope is told that there is no such session. A run is written to by whoever shows its token, taken by whoever shows the
-reservation it was handed out with, and read by the session that holds it or was promised it.
+Translation only. Who may do what: a session belongs to the key that registered it, and any other key is told that there
+is no such session. A run is reached by keys of its scope that are bound to no other workflows; to others there is no
+such run. It is written to by whoever of them shows its token, taken by whoever shows the reservation it was handed out
+with, and read by the session that holds it or was promised it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
-from starlette.routing import Route
-
+from ironflow.engine import reading
 from ironflow.errors import InvalidRequest, RunNotFound, SessionUnknown
 from ironflow.model import claim, operator, wire
-from ironflow.model.capacity import HTTP
+from ironflow.model.capacity import HTTP, Holdings
 from ironflow.model.ids import token_hash
 from ironflow.model.journal import Event
 from ironflow.model.transition import Locked, Transition
 from ironflow.observe.backlog import of_routes
 from ironflow.server.exchange import Answer, ClientGone, Endpoint, Exchange
+from ironflow.server.handed import Whose
 from ironflow.server.hub import Assignment
 from ironflow.server.liveness_route import LivenessRoute
 from ironflow.server.node import Node
 from ironflow.server.registration import seen_by, session_row
 from ironflow.server.reports import Reports
+from ironflow.server.route import Route
 from ironflow.server.sessions import Known, unknown
 
 PREFIX: Final = "/api/v1/worker"
@@ -57,7 +60,8 @@ class WorkerRoutes:
         """The routes, to be put into an app."""
         table = (
             ("POST", "/sessions", self.register),
-            ("DELETE", "/sessions/{session_id}", self.goodbye),
+            ("DELETE", "/sessions/{session_id:path}", self.goodbye),
+            ("POST", "/sessions/{session_id:path}/drain", self.leaving),
             ("POST", "/poll", self.poll),
             ("POST", "/transitions", self.transitions),
             ("POST", "/heartbeat", self.heartbeat),
@@ -65,8 +69,8 @@ class WorkerRoutes:
             ("POST", "/unreserve", self.unreserve),
             ("POST", "/keep", self.keep),
             ("POST", "/deaths", self.death),
-            ("GET", "/runs/{run_id}/journal", self.journal),
-            ("GET", "/runs/{run_id}/owner", self.owner),
+            ("GET", "/runs/{run_id:path}/journal", self.journal),
+            ("GET", "/runs/{run_id:path}/owner", self.owner),
             ("GET", "/backlog", self.backlog),
         )
         made = [
@@ -82,12 +86,7 @@ class WorkerRoutes:
         return await self._session(ask, ask.text("session_id"))
 
     async def _session(self, ask: Exchange, session_id: str) -> Known:
-        """The session, if it is one of this key's: of its scope, and with no workflow that the key may not serve."""
-        found = await self._node.sessions.known(session_id, ask.caller.scope)
-        bound = ask.caller.workflows
-        if bound is not None and not found.serves.workflows.keys() <= bound:
-            raise unknown(session_id)
-        return found
+        return await self._node.sessions.known(session_id, ask.caller)
 
     # ---- sessions
 
@@ -97,12 +96,12 @@ class WorkerRoutes:
         row = session_row(ask, self._store.now(), settings.session_ttl_ms, node.wake_address)
         held = next((one for one in await self._store.sessions() if one.session_id == row.session_id), None)
         if held is not None:
-            if held.scope != ask.caller.scope or held.kind != HTTP:
+            if held.kind != HTTP or not Known(held).is_of(ask.caller):
                 raise unknown(row.session_id)
             row.started_at, row.draining = held.started_at, held.draining
         seen = seen_by(ask.entries("workflows"), ask.caller)
         if not await self._store.open_session(row):
-            raise unknown(row.session_id)  # of another scope since the look above
+            raise unknown(row.session_id)  # of another key since the look above
         await self._store.saw_workflows(seen, ask.caller.scope)
         node.sessions.add(row)
         node.tell("sessions")
@@ -127,6 +126,14 @@ class WorkerRoutes:
         self._node.drop([session_id])
         if held:
             self._node.recover_soon()
+        return self._said()
+
+    async def leaving(self, ask: Exchange) -> Answer:
+        """A worker takes nothing new: it finishes what it has, and says goodbye then."""
+        session_id = ask.request.path_params["session_id"]
+        known = await self._session(ask, session_id)
+        known.row.draining = 1
+        await self._store.drain(session_id)
         return self._said()
 
     async def heartbeat(self, ask: Exchange) -> Answer:
@@ -155,16 +162,34 @@ class WorkerRoutes:
             await self._known(ask)
         except SessionUnknown:
             return self._said(recovered=[])  # told twice, or it had said goodbye
-        if opening is not None:
-            row = await self._store.run(opening[0])
-            if row is None or row.scope != ask.caller.scope:
-                opening = None
+        if opening is not None and not await self._was_promised(ask, opening, session_id):
+            opening = None
         report = await self._node.scanner.session_died(session_id, opening, self._node.queued)
         self._node.sessions.forget(session_id)
         self._node.drop([session_id])
         self._node.touched(report.run_ids)
         self._node.queued()
         return self._said(recovered=report.run_ids)
+
+    async def _was_promised(self, ask: Exchange, opening: tuple[str, int], session_id: str) -> bool:
+        """Whether a process may have been opening this run: only then can that have killed it.
+
+        It was promised to its session, or to that of the process for which it was to execute the run. A promise that
+        ran out meanwhile is remembered by the node that made it: what kills slowly must not get away with it.
+        """
+        run_id, execution_seq = opening
+        promised = {session_id}
+        parent = ask.optional("promised_to")
+        if parent is not None:
+            with suppress(SessionUnknown):
+                await self._session(ask, parent)
+                promised.add(parent)
+        handed, found = self._node.hub.handed, await self._store.holdings(run_id)
+        if found is None or not Whose(found.row.scope, found.row.workflow).is_for(ask.caller):
+            return False
+        return not promised.isdisjoint(_holders(found)) or any(
+            handed.gave(one, run_id, execution_seq) for one in promised
+        )
 
     # ---- work
 
@@ -174,7 +199,7 @@ class WorkerRoutes:
         free, wait_ms = ask.count("credits", MOST_AT_ONCE), ask.count("wait_ms", LONGEST_POLL_MS)
         if ask.body.get("again") is True:
             await self._take_back(session.row.session_id, set(map(str, ask.entries("holding"))))
-        assignments = await _unless_gone(ask, self._node.hub.poll(session, free, wait_ms / 1000))
+        assignments = await _unless_gone(ask, self._node.hub.poll(session, free, wait_ms / 1000, ask.counts))
         return self._said(assignments=_paged(assignments))
 
     async def _take_back(self, session_id: str, holding: set[str]) -> None:
@@ -193,7 +218,7 @@ class WorkerRoutes:
             known = bool(await self._known(ask))
         except SessionUnknown:
             known = False  # taken for dead; what it still owns it may still end, and the fence says what that is
-        return self._said(answers=await self._reports.take(session_id, known, items))
+        return self._said(answers=await self._reports.take(ask.caller, session_id, known, items))
 
     async def release(self, ask: Exchange) -> Answer:
         """A worker gives runs back by itself: queued at once, without an attempt or a recovery being counted."""
@@ -202,7 +227,7 @@ class WorkerRoutes:
 
         def decide(locked: Locked) -> Transition | None:
             row = locked.row
-            if (row.execution_seq, row.lease_token_hash) != held[row.run_id]:
+            if (row.execution_seq, row.lease_token_hash) != held[row.run_id] or not _reached(locked, ask):
                 return None
             if locked.lease is not None and locked.lease.expires_at <= locked.now:
                 return None  # lost already; the scanner counts it
@@ -217,9 +242,10 @@ class WorkerRoutes:
 
     async def unreserve(self, ask: Exchange) -> Answer:
         """A worker does not take what it was handed."""
-        reservations = ask.rows("reservations", (str, str))
-        if reservations:
-            await self._store.unreserve([(run_id, token) for run_id, token in reservations])
+        handed, reservations = self._node.hub.handed, ask.rows("reservations", (str, str))
+        own = [(run_id, token) for run_id, token in reservations if await handed.is_for(run_id, ask.caller)]
+        if own:
+            await self._store.unreserve(own)
             self._node.queued()
         return self._said()
 
@@ -229,7 +255,7 @@ class WorkerRoutes:
         await self._known(ask)
 
         def decide(locked: Locked) -> Transition | None:
-            return claim.keep(locked, token, locked.now + ttl_ms)
+            return claim.keep(locked, token, locked.now + ttl_ms) if _reached(locked, ask) else None
 
         done = await self._store.decide([run_id], decide)
         return self._said(kept=isinstance(done.get(run_id), Transition))
@@ -241,26 +267,22 @@ class WorkerRoutes:
         session_id, run_id = ask.query("session_id"), ask.request.path_params["run_id"]
         await self._session(ask, session_id)
         found = await self._store.holdings(run_id)
-        holders = () if found is None else (
-            found.lease.session_id if found.lease is not None else None,
-            found.queue.reserved_by if found.queue is not None else None,
-        )  # fmt: skip
-        if session_id not in holders:
+        if found is None or session_id not in _holders(found):
             raise RunNotFound(f"the session {session_id!r} has no run of the id {run_id!r}")
-        events = await self._store.journal(run_id, ask.query_count("after"), PAGE_EVENTS)
-        page, more = _page(events, PAGE_SIZE)
-        return self._said(events=wire.events_to_json(page), more=more or len(events) == PAGE_EVENTS)
+        page, more = await reading.page(self._store, run_id, ask.query_count("after"), PAGE_EVENTS, PAGE_SIZE)
+        return self._said(events=wire.events_to_json(page), more=more)
 
     async def owner(self, ask: Exchange) -> Answer:
         """Who owns a run by now, and what was journaled since the asking worker did."""
         run_id = ask.request.path_params["run_id"]
+        await self._session(ask, ask.query("session_id"))
         row = await self._store.run(run_id)
-        if row is None or row.scope != ask.caller.scope:
+        if row is None or not Whose(row.scope, row.workflow).is_for(ask.caller):
             raise RunNotFound(f"no run has the id {run_id!r}")
         kinds: list[str] = []
         if "since" in ask.request.query_params:
             since = ask.query_count("since")
-            kinds = sorted({e.kind for e in await self._store.journal(run_id) if e.execution_seq > since})
+            kinds = sorted(await reading.kinds_since(self._store, run_id, since))
         return self._said(execution_seq=row.execution_seq, state=row.state, kinds=kinds)
 
     async def backlog(self, ask: Exchange) -> Answer:
@@ -282,6 +304,21 @@ async def _unless_gone(ask: Exchange, work: Any) -> Any:
     finally:
         for task in (working, gone):
             task.cancel()
+
+
+# ---- whose a run is
+
+
+def _reached(locked: Locked, ask: Exchange) -> bool:
+    """Whether the caller's key reaches a run."""
+    return Whose(locked.row.scope, locked.row.workflow).is_for(ask.caller)
+
+
+def _holders(found: Holdings) -> set[str]:
+    """The sessions that execute a run or were promised it."""
+    held_by = found.lease.session_id if found.lease is not None else None
+    promised_to = found.queue.reserved_by if found.queue is not None else None
+    return {one for one in (held_by, promised_to) if one is not None}
 
 
 # ---- what comes and goes

@@ -210,7 +210,11 @@ class Store(Protocol):
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]: ...
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]: ...
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
-        """Of each of these runs the events after a seq, at most `limit` of each, in one query."""
+        """Of each run the events after a seq, at most `limit` of each, in one look; large payloads are `APART`."""
+        ...
+
+    async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
+        """As `journal`, but large payloads of the kinds that hold a value (`journal.VALUE_KINDS`) are `APART`."""
         ...
 
     # ---- the queue
@@ -258,9 +262,12 @@ class Store(Protocol):
         """Runs with a claim older than this time (ms) and neither lease nor queue row."""
         ...
 
+    async def gone_claimers(self) -> frozenset[str]:
+        """Nodes that hold claims and listen no more under that name: a sign of death, no proof, often not to be had."""
+
     # ---- sessions and sweeps
     async def open_session(self, session: SessionRow) -> bool:
-        """Register a session, or bring it up to date. False, and nothing done, if its id is taken in another scope."""
+        """Register a session, or bring it up to date. False, and nothing done, if its id is of another scope or key."""
         ...
 
     async def close_session(self, session_id: str) -> list[str]:
@@ -328,8 +335,13 @@ class Store(Protocol):
     async def pause_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
     async def resume_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
     async def paused_workflows(self, scope: Scope = DEFAULT) -> dict[str, int]: ...
-    async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None: ...
-    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]: ...
+    async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None:
+        """A worker has these. Each version is kept for itself, with the time when it was first seen."""
+        ...
+
+    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
+        """Every workflow that was seen, in the version that new runs get: see `model.routing.current`."""
+        ...
 
     # ---- keys, and what else people change
     async def add_key(self, key: KeyRow, audit: Audit) -> bool:
@@ -358,9 +370,16 @@ class Store(Protocol):
         ...
 
     # ---- waking others
-    async def listen(self, wake: Callable[[str], None]) -> str | None:
-        """Call `wake(topic)` in this loop when another process says so. Returns the address to store, if any."""
-        ...
+    async def listen(self, wake: Callable[[str], None], name: str = "") -> str | None:
+        """Call `wake(topic)` in this loop when another process says so. Returns the address to store, if any.
+
+        `name`: of this node, as in its claims."""
+
+    async def watch(self, on_time: bool) -> None:
+        """Show the others that this node watches the clocks and is on time; or that it is not."""
+
+    async def watched(self, within_ms: int) -> bool:
+        """Whether another node has shown so within the last so many ms; False where that cannot be told."""
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         """Tell other processes (best effort; polling finds what this loses)."""

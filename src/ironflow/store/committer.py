@@ -129,7 +129,7 @@ class Committer:
 
     def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
         if self._closed:
-            raise StoreError("the store is closed", hint="open it again; nothing was written")
+            raise StoreError("the store is closed", hint="Open it again; nothing was written")
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._gathered:
             self._loop.call_soon(self._hand_over)

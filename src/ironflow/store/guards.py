@@ -82,6 +82,12 @@ def judge(
     return APPLIED if _may_go(queued, now) else LOST
 
 
+def starts_held(change: Transition, paused: Collection[tuple[str, str, str]]) -> bool:
+    """Whether a new run would execute at once although its workflow is held. It may be created, and wait."""
+    row = change.row
+    return row is not None and row.execution_seq > 0 and (row.org, row.environment, row.workflow) in paused
+
+
 def _owner(change: Transition, fence: Fence | None) -> str:
     if (
         fence is None

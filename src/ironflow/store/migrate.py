@@ -63,7 +63,8 @@ def nothing_there(name: str) -> StoreUnreachable:
     """The error of one who came to read, and came too early or to the wrong place."""
     return StoreUnreachable(
         f"no Ironflow database at {name} yet",
-        hint="`ironflow run …` or `ironflow worker …` creates it; --db or IRONFLOW_DATABASE_URL names another one.",
+        hint="`ironflow run …`, `worker …`, `serve …`, `runs create …` and `apikey create …` make it; --db or "
+        "IRONFLOW_DATABASE_URL names another one.",
     )
 
 
@@ -103,6 +104,6 @@ def pending(dialect: str, applied: int | None, known: Iterable[Migration] | None
     if applied is not None and applied > newest:
         raise StoreTooNew(
             f"the database has schema {applied}; this version of Ironflow knows schemas up to {newest}",
-            hint="use the version of Ironflow that wrote it, or a newer one: a schema is never taken back",
+            hint="Use the version of Ironflow that wrote it, or a newer one: a schema is never taken back",
         )
     return [migration for migration in every if migration.number > (applied or 0)]

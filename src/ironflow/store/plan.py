@@ -165,8 +165,8 @@ class Plan:
             columns["lease_token_hash"] = change.new_token_hash
         elif change.release:
             columns["lease_token_hash"] = None
-        if change.lease is not None:
-            columns["started_at"] = self.now  # stores keep the first one
+        if change.lease is not None or change.guard in (transition.GUARD_QUEUED, transition.GUARD_SUSPENDED):
+            columns["started_at"] = self.now  # stores keep the first one; its first act may have been to leave
         if change.ended:
             columns["ended_at"] = self.now
         if change.progress:

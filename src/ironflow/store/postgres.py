@@ -27,7 +27,7 @@ from ironflow.store.postgres_commit import Batcher, Shape
 from ironflow.store.postgres_decide import Results
 from ironflow.store.postgres_heart import PostgresHeart
 from ironflow.store.postgres_link import Address, Clock, Connection, Link
-from ironflow.store.postgres_listen import Wire
+from ironflow.store.postgres_listen import PRESENCE, WATCH, Wire
 from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
 from ironflow.store.postgres_operator import PostgresOperator
 from ironflow.store.postgres_reads import ready
@@ -224,10 +224,24 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         return await self._change(work)
 
     # ---- waking others, renewing, closing
-    async def listen(self, wake: Callable[[str], None]) -> str | None:
+    async def gone_claimers(self) -> frozenset[str]:
+        """See `Store.gone_claimers`."""
+        if not self._address.prepare:  # behind a pooler nobody can show that he is there
+            return frozenset()
+        return frozenset(name for (name,) in await self._read("gone_claimers", presence=PRESENCE))
+
+    async def listen(self, wake: Callable[[str], None], name: str = "") -> str | None:
         """See `Store.listen`. There is no address: everybody hears the channel of the database."""
-        await self._wire.listen(wake)
+        await self._wire.listen(wake, name)
         return None
+
+    async def watch(self, on_time: bool) -> None:
+        """See `Store.watch`."""
+        await self._wire.watch(on_time)
+
+    async def watched(self, within_ms: int) -> bool:
+        """See `Store.watched`."""
+        return bool((await self._read("watched", watch=WATCH, seconds=within_ms / 1000))[0][0])
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         """See `Store.notify`."""

@@ -34,7 +34,7 @@ from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.base import Decide
 from ironflow.store.dialect import Statement
-from ironflow.store.guards import Fence, Lanes, Queued, judge
+from ironflow.store.guards import Fence, Lanes, Queued, judge, starts_held
 from ironflow.store.plan import Plan, fresh_row, wants_last_seq
 from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Clock, Connection
@@ -121,7 +121,10 @@ class Decider:
         last = await self._last_seqs(connection, stored)
         laned = await self._lock_lanes(connection, changes, held)
         now = await self.now(connection)
-        paused = await self._paused(connection, stored, held)
+        paused = await self._paused(connection, changes, held)
+        for change in changes:
+            if change.guard == GUARD_FRESH and starts_held(change, paused):
+                answers[change.run_id] = LOST
         for change in stored:
             row = held.get(change.run_id)
             fence = None if row is None else _fence(row)
@@ -175,6 +178,7 @@ class Decider:
         claimed = {
             held[change.run_id].workflow for change in changes if change.guard != GUARD_OWNER and change.run_id in held
         }
+        claimed |= {change.row.workflow for change in changes if change.row is not None}
         if not claimed:
             return set()
         return {tuple(found) for found in await self._fetch(connection, "paused_among", workflows=list(claimed))}
@@ -237,7 +241,7 @@ class Decider:
             if change.lease is not None and row.limits is not None:
                 wanted = await self.lanes.of(connection, [run_id])
                 if await self.lanes.refuse(connection, wanted, locked.now):
-                    raise InvalidTransition(f"a lane of run {run_id} is full", hint="leave it in the queue")
+                    raise InvalidTransition(f"a lane of run {run_id} is full", hint="Leave it in the queue")
             plan.add(change, locked.last_seq, limited=row.limits is not None, was=row.state)
         except Exception as refusal:
             results[run_id] = refusal

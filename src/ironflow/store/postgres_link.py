@@ -210,6 +210,12 @@ class Link:
         self._connection = connection
         return connection
 
+    @property
+    def connected(self) -> Connection | None:
+        """The connection, if there is one."""
+        connection = self._connection
+        return None if connection is None or connection.is_closed() else connection
+
     def drop(self) -> None:
         """Forget a connection that broke; the next `get` makes another."""
         connection, self._connection = self._connection, None

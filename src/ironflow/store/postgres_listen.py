@@ -22,6 +22,14 @@ _logger = logging.getLogger("ironflow.store")
 _PAYLOAD_BYTES = 7_500
 #: Seconds between tries to listen again.
 _RETRY_S = (0.05, 0.2, 1.0, 5.0)
+#: Who listens holds an advisory lock of this class and his name's number: the server drops it with his connection.
+PRESENCE = 0x49464E44
+_PRESENT = "select pg_try_advisory_lock_shared($1, hashtext($2))"
+#: And one of this class while he watches the clocks and is on time; when he last said so, his connection tells.
+WATCH = 0x49465754
+_ON_TIME = "select pg_try_advisory_lock_shared($1, 0)"
+_STILL_ON_TIME = "select $1::int"
+_NOT_ON_TIME = "select pg_advisory_unlock_shared($1, 0)"
 #: Whatever may have happened while nobody listened.
 _EVERYTHING = ("queue", "waits")
 
@@ -41,6 +49,9 @@ class Wire:
     def __init__(self, address: Address, channel: str, send: Send) -> None:
         self._channel = channel
         self._send = send
+        self._shows_presence = address.prepare
+        self._name = ""
+        self._on_time = False
         #: Our own notifications come back to us; they are known by this.
         self._me = secrets.token_hex(4)
         self._topics: dict[str, None] = {}
@@ -50,12 +61,14 @@ class Wire:
         self._broken = asyncio.Event()
         self._link = Link(address, self._subscribe)
 
-    async def listen(self, wake: Callable[[str], None]) -> None:
+    async def listen(self, wake: Callable[[str], None], name: str = "") -> None:
         """Call `wake(topic)` in this loop from now on, and again after the connection broke and came back.
+
+        `name`: under which others see that this process is there.
 
         Not being able to listen is no error: it is tried again, and polling finds what was not heard.
         """
-        self._wake = wake
+        self._wake, self._name = wake, self._name or name
         try:
             await self._link.get()
         except Exception as error:
@@ -67,6 +80,8 @@ class Wire:
     async def _subscribe(self, connection: Connection) -> None:
         await connection.add_listener(self._channel, self._heard)
         connection.add_termination_listener(self._lost)
+        if self._name and self._shows_presence:
+            await connection.execute(_PRESENT, PRESENCE, self._name)
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         sender, *topics = str(payload).split("\n")
@@ -83,7 +98,20 @@ class Wire:
             _logger.exception("a wake-up on %r failed", topic)
 
     def _lost(self, _connection: Any) -> None:
+        self._on_time = False  # the lock went with the connection
         self._broken.set()
+
+    async def watch(self, on_time: bool) -> None:
+        """Show whether this process watches the clocks and is on time. Who shows nothing is not relied on."""
+        connection = self._link.connected
+        if connection is None or not self._shows_presence or not (on_time or self._on_time):
+            return
+        said = _NOT_ON_TIME if not on_time else _STILL_ON_TIME if self._on_time else _ON_TIME
+        try:
+            await connection.execute(said, WATCH)
+            self._on_time = on_time
+        except Exception as error:
+            _logger.debug("whether this node is on time could not be shown: %s", error)
 
     async def _stay(self) -> None:
         while not self._link.closed:

@@ -24,11 +24,11 @@ class PostgresOperator(PostgresChange):
 
     async def pause_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool:
         """See `Store.pause_workflow`."""
-        return await self._hold("pause_workflow", "workflow_paused", workflow, actor, scope)
+        return await self._hold("pause_workflow", "workflow.pause", workflow, actor, scope)
 
     async def resume_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool:
         """See `Store.resume_workflow`."""
-        return await self._hold("resume_workflow", "workflow_resumed", workflow, actor, scope)
+        return await self._hold("resume_workflow", "workflow.resume", workflow, actor, scope)
 
     async def _hold(self, name: str, action: str, workflow: str, actor: str, scope: Scope) -> bool:
         async def work(connection: Connection) -> bool:

@@ -72,7 +72,7 @@ class Readers:
         """
         pool = self._pool
         if pool is None:
-            raise StoreUnreachable(f"{self._address.name} is closed here", hint="open it again; nothing was written")
+            raise StoreUnreachable(f"{self._address.name} is closed here", hint="Open it again; nothing was written")
         patience = Patience()
         tries = 0
         while True:
@@ -188,6 +188,10 @@ class PostgresReads:
         """See `Store.journals`."""
         return rows.journals(await self._read("journals", ids=list(run_ids)), run_ids)
 
+    async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
+        """See `Store.outline`."""
+        return [Event(*values) for values in await self._read("outline", run_id=run_id, after=after, limit=limit)]
+
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
         """See `Store.tail`."""
         found = await self._read("tail", ids=list(after), after=list(after.values()), limit=limit)
@@ -301,7 +305,8 @@ class PostgresReads:
 
     async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
         """See `Store.workflows`."""
-        return rows.named(rows.WORKFLOW_COLUMNS, await self._read("workflows", **rows.scoped(scope)))
+        seen = await self._read("workflows", **rows.scoped(scope))
+        return rows.current_workflows(seen, await self._read("serving", **rows.scoped(scope, now=self.now())))
 
     async def check(self) -> list[str]:
         """See `Store.check`: what of the server's own settings and counters takes a promise away."""

@@ -65,12 +65,15 @@ class PostgresSessions(PostgresChange):
     async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None:
         """See `Store.saw_workflows`."""
         # In one order everywhere: two workers that start at once must not wait crosswise.
-        ordered = sorted(seen, key=lambda one: one.name)
+        ordered = sorted(seen, key=lambda one: (one.name, one.version))
 
         async def work(connection: Connection) -> None:
             now = await self._decider.now(connection)
             for one in ordered:
                 values = rows.scoped(scope, now=now, **rows.values_of(one))
-                await self._execute(connection, "saw_workflow", **values)
+                [(new,)] = await self._execute(connection, "saw_workflow", **values)
+                if new:
+                    known = rows.scoped(scope, name=one.name, kept=rows.VERSIONS_KEPT)
+                    await self._execute(connection, "forget_versions", **known)
 
         await self._change(work)

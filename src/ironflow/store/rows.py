@@ -17,6 +17,7 @@ from ironflow.model import ids
 from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.key import KeyRow
+from ironflow.model.routing import current
 from ironflow.model.run import RunRow
 from ironflow.model.scope import Scope
 from ironflow.model.transition import Audit
@@ -34,6 +35,8 @@ HEAD_COLUMNS = tuple(field.name for field in fields(RunHead))
 EVENT_COLUMNS = ("run_id", "seq", "kind", "step_id", "payload", "execution_seq", "at")
 AUDIT_COLUMNS = ("audit_id", "org", "environment", "at", "action", "actor", "run_id", "fields")
 LANE_COLUMNS = ("lane", "lane_limit", "executing", "reserved", "blocked")
+#: Versions of one workflow that are remembered: those that were registered last.
+VERSIONS_KEPT = 100
 WORKFLOW_COLUMNS = ("name", "version", "worker_tags", "definition", "first_seen_at", "seen_at", "paused_at")
 
 _LONE = re.compile("[\ud800-\udfff]")
@@ -120,6 +123,11 @@ def values_of(row: SessionRow | KeyRow | WorkflowSeen) -> dict[str, Any]:
 def scoped(scope: Scope, **values: Any) -> dict[str, Any]:
     """The parameters of a statement about the rows of one scope."""
     return {"org": scope.org, "environment": scope.environment, **values}
+
+
+def current_workflows(seen: Iterable[Sequence[Any]], serving: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The answer to `Store.workflows`, from the rows of its two statements."""
+    return current(named(WORKFLOW_COLUMNS, seen), [text for (text,) in serving])
 
 
 def bounded(limit: int) -> int:

@@ -216,9 +216,20 @@ class SqliteStore(SqliteSessions, SqliteOperator):
         return await self._change(work, short=False)
 
     # ---- waking others, renewing, closing
-    async def listen(self, wake: Callable[[str], None]) -> str | None:
+    async def gone_claimers(self) -> frozenset[str]:
+        """See `Store.gone_claimers`."""
+        return self._wake.gone([name for (name,) in self._read("claimers")])
+
+    async def listen(self, wake: Callable[[str], None], name: str = "") -> str | None:
         """See `Store.listen`."""
-        return self._wake.listen(wake)
+        return self._wake.listen(wake, name)
+
+    async def watch(self, on_time: bool) -> None:
+        """See `Store.watch`. Nothing is shown here: few share a file, and each sees for itself."""
+
+    async def watched(self, within_ms: int) -> bool:
+        """See `Store.watched`."""
+        return False
 
     def notify(self, topic: str, sessions: Sequence[SessionRow] = ()) -> None:
         """See `Store.notify`."""

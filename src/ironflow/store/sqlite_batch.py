@@ -30,7 +30,7 @@ from ironflow.model.transition import (
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows, sqlite_lanes
 from ironflow.store.base import Decide
-from ironflow.store.guards import FENCE_COLUMNS, QUEUED_COLUMNS, Fence, Queued, judge
+from ironflow.store.guards import FENCE_COLUMNS, QUEUED_COLUMNS, Fence, Queued, judge, starts_held
 from ironflow.store.plan import Plan, assignments, fresh_row, wants_last_seq
 
 CHUNKS = (256, 64, 16, 4, 3, 2, 1)
@@ -161,6 +161,9 @@ def commit_batch(connection: sqlite3.Connection, batch: Sequence[Transition], no
         for run_id in sqlite_lanes.refuse(connection, laned, now):
             answers[run_id] = LOST
     if fresh:
+        if any(change.row is not None and change.row.execution_seq > 0 for change in fresh):
+            paused = set(connection.execute(_PAUSED).fetchall())
+            answers.update({change.run_id: LOST for change in fresh if starts_held(change, paused)})
         _create(connection, fresh, now, answers)
     for change in batch:
         if answers[change.run_id] == APPLIED:

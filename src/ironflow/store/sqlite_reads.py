@@ -121,6 +121,10 @@ class SqliteReads:
         found = await self._read_far("journals", ids=json.dumps(list(run_ids)))
         return rows.journals(found, run_ids)
 
+    async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
+        """See `Store.outline`."""
+        return [Event(*values) for values in await self._read_far("outline", run_id=run_id, after=after, limit=limit)]
+
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
         """See `Store.tail`."""
         found = await self._read_far("tail", pairs=json.dumps(list(after.items())), limit=limit)
@@ -247,7 +251,8 @@ class SqliteReads:
 
     async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
         """See `Store.workflows`."""
-        return rows.named(rows.WORKFLOW_COLUMNS, await self._read_far("workflows", **rows.scoped(scope)))
+        seen = await self._read_far("workflows", **rows.scoped(scope))
+        return rows.current_workflows(seen, self._read("serving", **rows.scoped(scope, now=self.now())))
 
     async def check(self) -> list[str]:
         """See `Store.check`."""

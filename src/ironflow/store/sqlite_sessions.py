@@ -66,6 +66,10 @@ class SqliteSessions(SqliteChange):
 
         def work(connection: sqlite3.Connection, now: int) -> None:
             for one in seen:
-                self._execute(connection, "saw_workflow", **rows.scoped(scope, now=now, **rows.values_of(one)))
+                values = rows.scoped(scope, now=now, **rows.values_of(one))
+                [(new,)] = self._execute(connection, "saw_workflow", **values).fetchall()
+                if new:
+                    known = rows.scoped(scope, name=one.name, kept=rows.VERSIONS_KEPT)
+                    self._execute(connection, "forget_versions", **known)
 
         await self._change(work)

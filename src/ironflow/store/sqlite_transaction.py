@@ -88,7 +88,7 @@ class SqliteTransactions:
         await self._one.acquire()
         if self.closed:
             self._one.release()
-            raise StoreError("the store is closed", hint="open it again; nothing was written")
+            raise StoreError("the store is closed", hint="Open it again; nothing was written")
         opened = self._open = SqliteTransaction(self, min(deadline_ms, LONGEST_MS))
         try:
             opened.start(body)

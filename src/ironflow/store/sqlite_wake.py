@@ -16,7 +16,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ironflow.model.capacity import SessionRow
@@ -40,15 +40,20 @@ class WakeSocket:
         self._sending: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen(self, wake: Callable[[str], None]) -> str | None:
-        """Call `wake(topic)` in the running loop for every datagram. Returns the address, if there is one."""
+    def listen(self, wake: Callable[[str], None], name: str = "") -> str | None:
+        """Call `wake(topic)` in the running loop for every datagram. Returns the address, if there is one.
+
+        Args:
+            wake: is told.
+            name: of the socket, by which others see that this process is there; without one it is a random one.
+        """
         if self._listening is not None:
             return self.address
         loop = asyncio.get_running_loop()
         listening: socket.socket | None = None
         try:
             folder = _folder()
-            address = str(folder / secrets.token_hex(8)) if folder is not None else ""
+            address = str(folder / (name or secrets.token_hex(8))) if folder is not None else ""
             if folder is None or len(os.fsencode(address)) > _LONGEST:
                 return None
             _clear(folder)
@@ -77,6 +82,21 @@ class WakeSocket:
                 self._sending.sendto(topic.encode()[:_TOPIC], address)
             except (OSError, AttributeError):
                 pass  # gone, or its buffer is full: then it has enough to wake up for
+
+    def gone(self, names: Iterable[str]) -> frozenset[str]:
+        """Under which of these names nobody listens; none where this process could make no socket itself."""
+        if self.address is None:
+            return frozenset()
+        gone, folder = set(), Path(self.address).parent
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+            for name in names:
+                try:
+                    asking.connect(str(folder / name))
+                except (ConnectionRefusedError, FileNotFoundError):
+                    gone.add(name)
+                except (OSError, ValueError):
+                    continue  # no name of a socket at all: not ours to judge
+        return frozenset(gone)
 
     @staticmethod
     def _read(listening: socket.socket, wake: Callable[[str], None]) -> None:

@@ -76,14 +76,14 @@ class Turnstile:
         if not self._mutex.acquire(timeout=timeout):
             raise StoreUnreachable(
                 f"another thread of this process has been writing to {self.database} for over {timeout:g} s",
-                hint="nothing was written; look for a disk that does not answer",
+                hint="Nothing was written; look for a disk that does not answer",
             )
         if self._try_file() or self._wait_file(max(0.0, until - time.monotonic())):
             return
         self._mutex.release()
         raise StoreUnreachable(
             f"another process has been writing to {self.database} for over {timeout:g} s",
-            hint="nothing was written; find the process that is stopped or stuck with that file open",
+            hint="Nothing was written; find the process that is stopped or stuck with that file open",
         )
 
     def release(self) -> None:

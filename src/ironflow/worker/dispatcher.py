@@ -52,7 +52,7 @@ class Dispatcher:
         self.session = session = worker.session
         self.store = store
         self.scanner = scanner
-        settings, node = worker.settings, session.row.session_id
+        settings, node = worker.settings, session.node
         self.waker = Driver(Telling(Waker(store, node), lambda report: self.wake()), settings.waker_interval_ms)
         stale_claims = Telling(StaleClaims(store, settings), lambda report: self.expect(0))
         self.drivers = [
@@ -124,7 +124,6 @@ class Dispatcher:
             self._kick.clear()
             try:
                 again = await self._round()
-                self._outage.over()
             except OUTAGES as error:
                 self._outage.met(error)
                 again = False
@@ -144,7 +143,10 @@ class Dispatcher:
             self.backlog = True
             return False
         if worker.own is not None:
-            await worker.take((await self._own(worker.own))[:free])
+            heads = await self._own(worker.own)
+            if worker.own:
+                self._outage.over()
+            await worker.take(heads[:free])
             return False
         due: list[RunHead] = []
         asked = store.now()
@@ -156,6 +158,7 @@ class Dispatcher:
         room = max(free - len(due), (free + 1) // 2)
         at_once, later = self._split(due, free // 2)
         entered, queued = await _both(worker.take(at_once), self._look_at_queue(room, promote=due_now))
+        self._outage.over()  # here, and not after any round: one without a free slot asks nothing
         heads, apart = await self._set_apart(later[: free - len(at_once) - len(queued)] + queued)
         # The door lets in no more than fit: starts in this process may have taken slots since they were counted above.
         self.backlog = len(at_once) + len(heads) + apart >= free or len(heads) >= worker.free

@@ -76,7 +76,9 @@ class Door:
                 return 0
             unparked = [head.run_id for head in heads if not worker.parked.has(head)]
             journals = await worker.port.journals(unparked) if unparked else {}
-            entries = self._open_all(heads, journals)
+            # One whose journal could not be read stays out, and is left to its reservation as what FAILED is.
+            readable = [head for head in heads if head.run_id in journals or worker.parked.has(head)]
+            entries = self._open_all(readable, journals)
             taken = 0
             lost: list[RunHead] = []
             for entry in entries:
@@ -121,8 +123,10 @@ class Door:
             except PayloadTooLarge as error:
                 answer = self._refuse(entry, error)
                 return answer if isinstance(answer, str) else await answer
-        # Whether it was applied is unknown; if it was, its lease runs out unrenewed and recovery takes the run.
+        # Whether it was applied, or still will be, is unknown; if so, the run is given back once the store is reached.
         except OUTAGES as error:
+            head = entry.head
+            self.worker.nominal.add((head.run_id, head.execution_seq, entry.token_hash))
             log.warning("run %s could not be activated: %s", entry.head.run_id, error.message)
             return FAILED
         except Exception:
@@ -207,7 +211,11 @@ class Door:
                 execution = None
             token_hash = worker.port.new_token()
             answer = worker.port.submit(self._fresh(row, plan, token_hash))
-            word = answer if isinstance(answer, str) else await answer
+            try:
+                word = answer if isinstance(answer, str) else await answer
+            except OUTAGES:
+                worker.nominal.add((row.run_id, 1, token_hash))
+                raise
         finally:
             worker.taking.discard(row.run_id)
         if word == APPLIED:

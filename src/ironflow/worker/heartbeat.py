@@ -33,6 +33,9 @@ STOP_S = 1.0
 NAMED_AGAIN_S = 60.0
 #: So many intervals without a sign are worth a warning.
 LATE = 2
+#: A beat that failed is tried again after this part of an interval: when a database is back, the others grant everybody
+#: one interval to renew in.
+AGAIN = 0.2
 #: (run_id, execution_seq, token_hash, executing)
 Held = tuple[str, int, str, bool]
 
@@ -49,6 +52,7 @@ class Heartbeat:
         on_cut_off: called on the loop when nothing could be renewed for one lease time.
         on_unknown: called on the loop when the session is gone from the database.
         on_dismissed: called on the loop when somebody wishes that this worker leaves.
+        on_heard: called on the loop after each beat that was answered as one of a known session.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Heartbeat:
         on_cut_off: Callable[[], None],
         on_unknown: Callable[[], None],
         on_dismissed: Callable[[], None],
+        on_heard: Callable[[], None],
     ) -> None:
         self._port = port
         self._session_id = session_id
@@ -70,6 +75,7 @@ class Heartbeat:
         self._on_cut_off = on_cut_off
         self._on_unknown = on_unknown
         self._on_dismissed = on_dismissed
+        self._on_heard = on_heard
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
@@ -77,8 +83,13 @@ class Heartbeat:
         self._kick = threading.Event()
         self._interval = settings.renewal_interval_ms / 1000
         self._ttl = settings.lease_ttl_ms / 1000
-        self._answered = self._renewed = time.monotonic()
+        self._renewed = time.monotonic()
+        #: since when the loop owes an answer, and whether it has given it (which the loop sets, and the thread clears)
+        self._asked_loop = self._renewed
+        self._loop_answered = threading.Event()
+        self._loop_answered.set()
         self._cut_off = False
+        self._wait = self._interval
         self._outage = Outage(log, "the renewal of this worker's leases")
         #: who blocked the loop → when that was said
         self._named: dict[str, float] = {}
@@ -102,21 +113,18 @@ class Heartbeat:
 
     def _beat(self) -> None:
         heart: Heart | None = None
-        asked = time.monotonic()
         while self._pause():
-            before, asked = asked, time.monotonic()
-            if asked - before > LATE * self._interval:
-                # Frozen, or a machine that was asleep: then nobody blocked the loop, it had no chance to answer either.
-                log.warning("this process did not execute for %.1f s", asked - before - self._interval)
-                self._answered = asked
+            asked = time.monotonic()
             try:
                 # Opened here and not before the loop: a database that is away right now must not end the beat for good.
                 heart = heart or self._port.heart()
                 self._once(heart)
                 # From before the question: the database counted the new time to live at some point after it.
                 self._renewed, self._cut_off = asked, False
+                self._wait = self._interval
                 self._outage.over()
             except OUTAGES as error:
+                self._wait = AGAIN * self._interval
                 self._outage.met(error)
             except Exception as error:
                 log.warning("the leases could not be renewed: %s", error)
@@ -124,10 +132,31 @@ class Heartbeat:
             heart.close()
 
     def _pause(self) -> bool:
-        """Wait until the next beat; False where there is none any more."""
-        self._kick.wait(self._interval)
+        """Wait until the next beat, and see meanwhile whether the loop answers; False where there is none any more.
+
+        Only here can either be told: a beat takes as long as a silent server lets it, which is no sign that this
+        process stood still; and if it did stand still during a beat, the loop has this pause to answer in.
+        """
+        began = time.monotonic()
+        self._ask_loop(began)
+        cut_short = self._kick.wait(self._wait)
         self._kick.clear()
-        return not self._stop.is_set()
+        if self._stop.is_set():
+            return False
+        paused = time.monotonic() - began
+        if paused > self._wait + self._interval:
+            # Frozen, or a machine that was asleep: then nobody blocked the loop, it had no chance to answer either.
+            log.warning("this process did not execute for %.1f s", paused - self._wait)
+            self._asked_loop = time.monotonic()
+        elif not cut_short and not self._loop_answered.is_set():
+            self._watch_the_loop()
+        return True
+
+    def _ask_loop(self, now: float) -> None:
+        if self._loop_answered.is_set():
+            self._loop_answered.clear()
+            self._asked_loop = now
+            self._tell(self._loop_answered.set)
 
     def _check(self) -> None:
         """On the loop: give everything up after one lease time without renewal.
@@ -154,14 +183,14 @@ class Heartbeat:
         lost = [verdict for verdict in beat.verdicts if verdict.verdict != REFRESHED]
         if lost:
             self._tell(self._on_verdicts, lost)
-        self._watch_the_loop()
+        if beat.known:
+            self._tell(self._on_heard)
 
     def _watch_the_loop(self) -> None:
         """Name a loop that does not answer: its leases are kept, but nothing else of the worker moves."""
-        silent = time.monotonic() - self._answered
+        silent = time.monotonic() - self._asked_loop
         if silent > LATE * self._interval:
             self._name_blocker(silent)
-        self._tell(self._answer)
 
     def _name_blocker(self, silent: float) -> None:
         function, place = self._blocker()
@@ -186,9 +215,6 @@ class Heartbeat:
         own = [one for one in lines if not one.filename.startswith(_NOT_THE_AUTHORS)]
         last = (own or lines)[-1]
         return f"{last.filename} {last.name}", f"{last.name} ({last.filename}:{last.lineno})"
-
-    def _answer(self) -> None:
-        self._answered = time.monotonic()
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -69,13 +69,17 @@ class LocalPort:
 
     async def release(self, held: Sequence[Holding], session_id: str) -> None:
         """See `Port`. What somebody else has taken meanwhile is left alone."""
+        fences = {run_id: (seq, token_hash) for run_id, seq, token_hash in held}
 
         def decide(locked: Locked) -> Transition | None:
+            row = locked.row
+            if (row.execution_seq, row.lease_token_hash) != fences[row.run_id]:
+                return None  # taken since, perhaps by this very worker
             if locked.lease is not None and locked.lease.expires_at <= locked.now:
                 return None  # lost already; the scanner counts it
             return operator.release(locked, session_id)
 
-        await self._store.decide([run_id for run_id, _, _ in held], decide)
+        await self._store.decide(list(fences), decide)
 
     async def give_back(self, run_id: str, session_id: str) -> None:
         """See `Port`."""

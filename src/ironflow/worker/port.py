@@ -45,7 +45,7 @@ class Port(Outside, Protocol):
         ...
 
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
-        """The journals of runs that this worker is about to take."""
+        """The journals of runs that this worker is about to take; one that cannot be read is left out."""
         ...
 
     async def unreserve(self, reservations: Sequence[tuple[str, str]]) -> None:
@@ -65,7 +65,7 @@ class Port(Outside, Protocol):
         ...
 
     async def owner(self, run_id: str, since: int | None = None) -> Owner | None:
-        """Who owns a run; None where there is no such run.
+        """Who owns a run; None where there is no such run, or none for this session.
 
         Args:
             run_id: the run.
@@ -97,6 +97,8 @@ class Membership(Protocol):
     worker_id: str
     row: SessionRow
     lock: SessionLock | None
+    #: what the worker offers, by its own options
+    tags: tuple[str, ...]
     #: whether the others know this session, so that runs may be taken under it
     registered: bool
     #: the other sessions, where this worker sees them itself
@@ -120,6 +122,10 @@ class Membership(Protocol):
 
     def tell_queue(self, *, lane: bool = False) -> None:
         """Something was put into the queue, or (`lane`) a place in a lane is free: whoever takes runs may look."""
+        ...
+
+    async def leaving(self) -> None:
+        """Tell the others that this worker takes nothing new: whoever asks why a run waits is not sent to it."""
         ...
 
     async def died(self, session_id: str, opening: Opening | None) -> None:

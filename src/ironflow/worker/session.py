@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ironflow.engine.definitions import seen
 from ironflow.model.capacity import SessionRow
-from ironflow.model.ids import tags_of
+from ironflow.model.ids import check_text, tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
 from ironflow.worker import evidence
@@ -48,10 +48,14 @@ def new_session_id() -> str:
 
 
 def row_of_this_process(session_id: str | None, worker_id: str, slots: int) -> SessionRow:
-    """The row of a worker in this process, without its times; no id makes a new one."""
+    """The row of a worker in this process, without its times; no id makes a new one.
+
+    Raises:
+        InvalidInput: the worker's name is too long, or could not be shown.
+    """
     return SessionRow(
         session_id=session_id or new_session_id(),
-        worker_id=worker_id,
+        worker_id=check_text(worker_id, "worker_id"),
         host=evidence.host_name(),
         boot_id=evidence.boot_id(),
         pid=os.getpid(),
@@ -63,6 +67,11 @@ def row_of_this_process(session_id: str | None, worker_id: str, slots: int) -> S
         heartbeat_at=0,
         expires_at=0,
     )
+
+
+def name_of(worker_id: str | None) -> str:
+    """What a worker is called: its stable name, or one of its host and process."""
+    return worker_id or f"{evidence.host_name()}-{os.getpid()}"
 
 
 def lock_of(row: SessionRow) -> evidence.SessionLock | None:
@@ -100,7 +109,7 @@ class Session:
         self.store = store
         self.scanner = scanner
         self.tags = tags_of(tags, "tags")
-        self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
+        self.worker_id = name_of(worker_id)
         self.peers: list[SessionRow] = []
         self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
         self.routes: list[str] = []
@@ -111,6 +120,8 @@ class Session:
         self.lock: evidence.SessionLock | None = None
         self._alone = alone
         self.row = self._new_row(alone)
+        #: what this node calls itself in its claims; a session that is opened anew does not change it
+        self.node = self.row.session_id
         self._heartbeat: Heartbeat | None = None
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -132,7 +143,7 @@ class Session:
             row.serves = self.serves.to_json()
         row.routes = "\n".join(self.routes)
         try:
-            row.wake_address = await store.listen(self._heard)
+            row.wake_address = await store.listen(self._heard, self.node)
             await store.open_session(row)
             await store.saw_workflows([seen(spec) for spec in self.worker.registry])
         except BaseException:
@@ -274,6 +285,11 @@ class Session:
         if self.peers or not lane:
             self.store.notify("queue", self.peers)
 
+    async def leaving(self) -> None:
+        """See `Membership`."""
+        if self.registered:
+            await self.store.drain(self.row.session_id)
+
     async def died(self, session_id: str, opening: evidence.Opening | None) -> None:
         """See `Membership`."""
         await self.scanner.session_died(session_id, opening)
@@ -289,6 +305,7 @@ class Session:
             worker.cut_off,
             self._forgotten,
             worker.dismiss,
+            worker.nominal.reached,
         )
         heartbeat.start()
         return heartbeat

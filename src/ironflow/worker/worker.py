@@ -22,7 +22,7 @@ from ironflow.engine.history import History
 from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan, StepRun
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
-from ironflow.errors import OUTAGES
+from ironflow.errors import OUTAGES, AccessError
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
@@ -33,6 +33,7 @@ from ironflow.tasks import begin
 from ironflow.worker.door import Door
 from ironflow.worker.heartbeat import Held
 from ironflow.worker.isolation import Isolation, Reach
+from ironflow.worker.nominal import Nominal
 from ironflow.worker.orphans import Orphans
 from ironflow.worker.parked import Parked
 from ironflow.worker.port import Finder, Holding, Membership, Port
@@ -91,10 +92,13 @@ class Worker:
         self.taking: set[str] = set()
         self.parked = Parked(settings.parked_instances)
         self.orphans = Orphans()
+        self.nominal = Nominal(self)
         self.door = Door(self)
         self.isolation = Isolation(self, reach)
         #: set once somebody wishes that this worker leaves: it takes nothing more, and whoever runs it stops it
         self.dismissed = asyncio.Event()
+        #: why nobody takes anything from this worker any more: its key was taken back
+        self.refused: AccessError | None = None
         self.stopping = False
         #: told of what happens here, where somebody watches
         self.observer: Observer | None = None
@@ -119,8 +123,10 @@ class Worker:
         Args:
             drain_ms: how long to wait for what executes, ms; 0 does not wait; None takes the setting.
         """
-        self.stopping = True
         limit = (self.settings.drain_timeout_ms if drain_ms is None else drain_ms) / 1000
+        if limit > 0 and self.segments and not self.stopping:
+            self.spawn(self._say_leaving())
+        self.stopping = True
         loop = asyncio.get_running_loop()
         until = loop.time() + limit
         await self.dispatcher.stop(max(limit, ROUND_S))
@@ -145,6 +151,12 @@ class Worker:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _say_leaving(self) -> None:
+        try:
+            await self.session.leaving()
+        except Exception as error:  # for people alone: nothing is handed to this worker in any case
+            log.debug("that this worker is leaving could not be told: %s", error)
 
     async def _stop_bodies(self, patience: float) -> None:
         """Stop what did not end, before its run is given back: it must not run beside the next owner's bodies."""
@@ -320,6 +332,7 @@ class Worker:
 
     def cut_off(self) -> None:
         """Nothing could be renewed for one lease time: everything is given up, although nobody said so."""
+        self.nominal.add(*self._held().values())
         for segment in list(self.segments.values()):
             for body in segment.unsettled():
                 body.cancel()
@@ -329,14 +342,20 @@ class Worker:
         """Others took this worker for dead. What it still holds (it may have taken a run since) is given back."""
         held = list(self._held().values())
         self.cut_off()
+        self.nominal.clear()
         if held:
             self.spawn(self._give_back(held, session_id))
 
     def dismiss(self) -> None:
-        """Somebody wishes that this worker leaves."""
-        if not self.dismissed.is_set():
+        """Somebody wishes that this worker leaves; to one that is leaving, that may be its own word that comes back."""
+        if not self.stopping and not self.dismissed.is_set():
             log.warning("this worker is asked to leave: it takes nothing more")
             self.dismissed.set()
+
+    def refuse(self, error: AccessError) -> None:
+        """Nobody takes anything from this worker any more. It is to stop now: what it executes cannot be recorded."""
+        self.refused = error
+        self.dismissed.set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine of the worker's own; kept until it ends."""

@@ -1,37 +1,34 @@
-"""The public API, `/api/v1`: one module per noun. They only translate; what is allowed is decided in the model."""
+"""The public API, `/api/v1`: one module per noun. They only translate; what is allowed is decided in the model.
+
+The routes of all modules stand in the app side by side, each with its whole path: it is what requests are counted by.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ironflow.server.access import Access
-from ironflow.server.api import audit, capacity, journal, keys, runs, workflows
+from ironflow.server.api import audit, capacity, journal, keys, many, runs, workflows
+from ironflow.server.api.answers import PREFIX
 from ironflow.server.api.document import document
 from ironflow.server.bodies import Json
 from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.sse import Tail
 
-PREFIX = "/api/v1"
-
-
-def routers() -> list[APIRouter]:
-    """All of them, in the order of matching: an id may hold a slash, so paths that end in a word come first."""
-    return [journal.router, runs.router, workflows.router, capacity.router, audit.router, keys.router]
+__all__ = ["PREFIX", "mount", "routes"]
 
 
 def routes() -> Sequence[BaseRoute]:
-    """The routes of the API by themselves, for its document."""
-    whole = APIRouter(prefix=PREFIX)
-    for router in routers():
-        whole.include_router(router)
-    return whole.routes
+    """All of them, in the order of matching: an id may hold a slash, so paths that end in a word come first."""
+    modules = (journal, many, runs, workflows, capacity, audit, keys)
+    return [route for module in modules for route in module.router.routes]
 
 
 def mount(app: FastAPI, node: Node, access: Access) -> None:
@@ -39,14 +36,13 @@ def mount(app: FastAPI, node: Node, access: Access) -> None:
     app.state.node, app.state.access = node, access
     app.state.catalogue, app.state.tail = Catalogue(node.store), Tail(node.store)
     node.follow(app.state.tail.touched)
-    for router in routers():
-        app.include_router(router, prefix=PREFIX)
+    app.router.routes.extend(routes())
     made: list[dict[str, Any]] = []
 
     async def openapi() -> Response:
         """The OpenAPI document; the one thing of the API that needs no key."""
         if not made:
-            made.append(document(app.routes))
+            made.append(document(app.routes, node.settings.max_api_body_bytes))
         return Json(made[0])
 
     app.add_api_route(f"{PREFIX}/openapi.json", openapi, include_in_schema=False)

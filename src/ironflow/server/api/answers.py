@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -10,26 +9,33 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Security
 from fastapi import Request as HttpRequest
 
+from ironflow.engine import views
+from ironflow.engine.hints import over_http
+from ironflow.engine.why import Hold
 from ironflow.errors import (
     Forbidden,
     InvalidRequest,
     IronflowError,
+    MalformedJson,
+    PayloadTooLarge,
     RateLimited,
     RunNotFound,
     StoreUnreachable,
     Unauthenticated,
+    UnsupportedMediaType,
 )
-from ironflow.model.fold import Folded, fold
 from ironflow.model.run import RunRow
 from ironflow.server import access, paging
 from ironflow.server.access import Caller
 from ironflow.server.node import Node
-from ironflow.server.schemas import Problem
+from ironflow.server.shown import Problem
 
 Row = TypeVar("Row")
 
-#: Events of a journal from which on adding them up takes longer than handing them to a thread.
-_LONG = 1_000
+PREFIX = "/api/v1"
+
+#: What an endpoint that reads a body may answer.
+BODY: tuple[type[IronflowError], ...] = (MalformedJson, PayloadTooLarge, UnsupportedMediaType)
 #: What any endpoint may answer.
 _ALWAYS: tuple[type[IronflowError], ...] = (Unauthenticated, Forbidden, RateLimited, InvalidRequest, StoreUnreachable)
 
@@ -61,10 +67,11 @@ async def run_of(node: Node, caller: Caller, run_id: str) -> RunRow:
     return row
 
 
-async def folded(node: Node, run_id: str) -> Folded:
-    """What the journal of a run adds up to. A long one is read beside the loop, which has others to answer."""
-    events = await node.store.journal(run_id)
-    return fold(events) if len(events) < _LONG else await asyncio.to_thread(fold, events)
+#: What a refusal says in its headers; see `problems.headers`.
+_HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string"}}},
+    429: {"Retry-After": {"description": "In how many seconds to ask again.", "schema": {"type": "integer"}}},
+}
 
 
 def errors(*kinds: type[IronflowError]) -> dict[int | str, dict[str, Any]]:
@@ -72,10 +79,17 @@ def errors(*kinds: type[IronflowError]) -> dict[int | str, dict[str, Any]]:
     found: dict[int, list[type[IronflowError]]] = defaultdict(list)
     for kind in (*kinds, *_ALWAYS):
         found[kind.status].append(kind)
-    return {
-        status: {"model": Problem, "description": "; ".join(f"`{kind.code}`: {kind.summary}" for kind in of_status)}
-        for status, of_status in sorted(found.items())
-    }
+    return {status: _refusal(status, of_status) for status, of_status in sorted(found.items())}
+
+
+def _refusal(status: int, kinds: Sequence[type[IronflowError]]) -> dict[str, Any]:
+    told = {"model": Problem, "description": "; ".join(f"`{kind.code}`: {kind.summary}" for kind in kinds)}
+    return {**told, "headers": _HEADERS[status]} if status in _HEADERS else told
+
+
+def hold_of(hold: Hold) -> dict[str, Any]:
+    """What holds a run, as JSON data."""
+    return {**views.plain(hold), "message": over_http(hold.message)}
 
 
 def page(

@@ -9,18 +9,18 @@ from starlette.responses import Response
 
 from ironflow.engine import views
 from ironflow.errors import InvalidCursor
-from ironflow.server import paging, schemas
-from ironflow.server.api.answers import NodeHere, ViewerOrPlatform, errors, page
+from ironflow.server import paging, shown
+from ironflow.server.api.answers import PREFIX, NodeHere, ViewerOrPlatform, errors, page
 from ironflow.server.bodies import Json
 from ironflow.server.schemas import AuditQuery
 
-router = APIRouter(tags=["audit"])
+router = APIRouter(prefix=PREFIX, tags=["audit"])
 
 
 @router.get(
     "/audit",
     operation_id="listAudit",
-    responses={**errors(InvalidCursor), 200: {"model": schemas.page_of(schemas.AuditOut)}},
+    responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Audit)}},
 )
 async def list_(node: NodeHere, caller: ViewerOrPlatform, query: Annotated[AuditQuery, Query()]) -> Response:
     """The audit log, newest first."""

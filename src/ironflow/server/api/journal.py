@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from ironflow.engine import views
+from ironflow.engine import reading, views
 from ironflow.engine.why import holds
-from ironflow.errors import InvalidCursor, InvalidRequest, RunNotFound
-from ironflow.model.journal import Event
-from ironflow.server import paging, schemas
-from ironflow.server.access import Access
-from ironflow.server.api.answers import NodeHere, Viewer, errors, folded, page, run_of
+from ironflow.errors import InvalidCursor, InvalidRequest, RunNotFound, TooManyStreams
+from ironflow.server import paging, shown
+from ironflow.server.access import Access, Caller
+from ironflow.server.api.answers import PREFIX, NodeHere, Viewer, errors, hold_of, page, run_of
 from ironflow.server.bodies import Json
-from ironflow.server.node import Node
 from ironflow.server.schemas import EventsQuery, JournalQuery, PageQuery
 from ironflow.server.sse import Tail, frames
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(prefix=PREFIX, tags=["runs"])
 
-#: A page of a journal ends once its payloads have so many characters: one value may have two million.
+#: A page ends once its payloads have so many characters: one value may have two million.
 _PAGE_CHARACTERS = 1 << 20
-#: Events read at once for a page.
-_CHUNK = 50
 
 
 @router.get(
     "/runs/{run_id:path}/steps",
     operation_id="listSteps",
-    responses={**errors(RunNotFound, InvalidCursor), 200: {"model": schemas.page_of(schemas.StepOut)}},
+    responses={**errors(RunNotFound, InvalidCursor), 200: {"model": shown.page_of(shown.Step)}},
 )
 async def steps(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[PageQuery, Query()]) -> Response:
-    """The steps of a run with their tries, in the order in which they were first asked for."""
+    """The steps of a run with their tries, in the order in which they were first asked for. A page may be shorter than
+    its limit, where results are large.
+    """
     await run_of(node, caller, run_id)
     asked = {"steps": run_id}
     last = paging.position(asked, query.cursor, (str,))
-    found = list((await folded(node, run_id)).steps.values())
+    view = await reading.outlined(node.store, run_id)
+    found = list(view.steps.values())
     begin = 0
     if last is not None:
         places = [place for place, step in enumerate(found) if step.step_id == last[0]]
@@ -45,38 +47,29 @@ async def steps(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[Pa
             raise InvalidCursor("the run was opened again meanwhile, and its steps are others")
         begin = places[0] + 1
     rows = found[begin : begin + query.limit + 1]
-    return Json(page(rows, query.limit, asked, lambda step: (step.step_id,), views.step))
+    limit, size = query.limit, 0
+    for number, step in enumerate(rows[:limit], 1):
+        size += await reading.complete(node.store, run_id, view, step)
+        if size > _PAGE_CHARACTERS:
+            limit = number
+            break
+    return Json(page(rows[: limit + 1], limit, asked, lambda step: (step.step_id,), views.step))
 
 
 @router.get(
     "/runs/{run_id:path}/journal",
     operation_id="readJournal",
-    responses={**errors(RunNotFound, InvalidCursor), 200: {"model": schemas.page_of(schemas.EventOut)}},
+    responses={**errors(RunNotFound, InvalidCursor), 200: {"model": shown.page_of(shown.Event)}},
 )
 async def journal(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[JournalQuery, Query()]) -> Response:
     """The events of a run in order. A page may be shorter than its limit, where payloads are large."""
     await run_of(node, caller, run_id)
     asked = {"journal": run_id, "after": query.after}
     last = paging.position(asked, query.cursor, (int,))
-    rows, more = await _events(node, run_id, last[0] if last is not None else query.after, query.limit)
+    after = last[0] if last is not None else query.after
+    rows, more = await reading.page(node.store, run_id, after, query.limit, _PAGE_CHARACTERS)
     following = paging.cursor(asked, (rows[-1].seq,)) if more else None
     return Json({"items": [views.event(row) for row in rows], "next": following})
-
-
-async def _events(node: Node, run_id: str, after: int, limit: int) -> tuple[list[Event], bool]:
-    """A page of events, and whether there are more behind it."""
-    found: list[Event] = []
-    size = 0
-    while True:
-        chunk = await node.store.journal(run_id, after, _CHUNK)
-        for event in chunk:
-            if len(found) == limit or (found and size + len(event.payload or "") > _PAGE_CHARACTERS):
-                return found, True
-            found.append(event)
-            size += len(event.payload or "")
-        if len(chunk) < _CHUNK:
-            return found, False
-        after = chunk[-1].seq
 
 
 @router.get(
@@ -84,10 +77,10 @@ async def _events(node: Node, run_id: str, after: int, limit: int) -> tuple[list
     operation_id="followRun",
     response_class=StreamingResponse,
     responses={
-        **errors(RunNotFound, InvalidCursor),
+        **errors(RunNotFound, InvalidCursor, TooManyStreams),
         200: {
             "description": "Server-sent events without an `event` field: one per event of the journal, its `id` the "
-            "seq, its `data` the event as JSON (the schema `EventOut`). The first frame only sets `retry`; while "
+            "seq, its `data` the event as JSON (the schema `Event`). The first frame only sets `retry`; while "
             "nothing happens there is a comment every 15 s. The stream ends behind the event that ends the run.",
             "content": {
                 "text/event-stream": {
@@ -105,7 +98,7 @@ async def events(
     caller: Viewer,
     run_id: str,
     query: Annotated[EventsQuery, Query()],
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[str | None, Header(description="The seq of the last event that arrived.")] = None,
 ) -> Response:
     """Follow a run: what its journal holds already, then each event as it is committed, until the run ends.
 
@@ -117,7 +110,10 @@ async def events(
     after = _place(last_event_id, query.after)
     known = await node.store.journal(run_id, max(after - 1, 0), 2)
     if after and (not known or known[0].seq != after):
-        raise InvalidCursor(f"run {run_id} has no event {after}: this place is one of another run")
+        raise InvalidCursor(
+            f"run {run_id} has no event {after}: this place is one of another run",
+            hint="Send the id of the last event of this run that arrived; leave it out to begin at the first.",
+        )
     if row.ended and after and len(known) == 1:
         return Response(status_code=204)
     access: Access = request.app.state.access
@@ -126,11 +122,22 @@ async def events(
     async def allowed() -> bool:
         return await access.still(caller) and await node.store.run(run_id) is not None
 
-    return StreamingResponse(
-        frames(tail, run_id, after, allowed),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return _EventStream(frames(tail, run_id, after, allowed), access, caller)
+
+
+class _EventStream(StreamingResponse):
+    """A stream that counts as one of its key's while it is open. One too many is refused before anything is sent."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncGenerator[str, None], access: Access, caller: Caller) -> None:
+        super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._frames, self._access, self._caller = frames, access, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._frames):
+            with self._access.streaming(self._caller):
+                await super().__call__(scope, receive, send)
 
 
 def _place(header: str | None, after: int | None) -> int:
@@ -139,17 +146,19 @@ def _place(header: str | None, after: int | None) -> int:
         return after or 0
     text = header.strip()
     if not (text.isascii() and text.isdigit()) or len(text) > 15:
-        raise InvalidCursor(f"the header Last-Event-ID {text[:40]!r} is no place in a journal")
+        raise InvalidCursor(
+            f"the header Last-Event-ID {text[:40]!r} is no place in a journal",
+            hint="Send the id of the last event that arrived, a whole number, or leave the header out.",
+        )
     return int(text)
 
 
 @router.get(
     "/runs/{run_id:path}/why",
     operation_id="explainRun",
-    responses={**errors(RunNotFound, InvalidRequest), 200: {"model": list[schemas.HoldOut]}},  # type: ignore[valid-type]
+    responses={**errors(RunNotFound, InvalidRequest), 200: {"model": list[shown.Hold]}},  # type: ignore[valid-type]
 )
 async def why(node: NodeHere, caller: Viewer, run_id: str) -> Response:
     """Why a run does not move: every hold, the most telling first, with the earliest time at which it can lift."""
     await run_of(node, caller, run_id)
-    found: list[dict[str, Any]] = [views.plain(hold) for hold in await holds(node.store, run_id)]
-    return Json(found)
+    return Json([hold_of(hold) for hold in await holds(node.store, run_id)])

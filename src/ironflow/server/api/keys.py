@@ -8,18 +8,18 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from ironflow.engine import views
-from ironflow.errors import Forbidden, InvalidCursor, InvalidInput, KeyNotFound, MalformedJson, PayloadTooLarge
+from ironflow.errors import Forbidden, InvalidCursor, InvalidInput, KeyNotFound
 from ironflow.model import key as kinds
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import DEFAULT, Scope
-from ironflow.server import keys, paging, schemas
+from ironflow.server import keys, paging, schemas, shown
 from ironflow.server.access import Access, Caller
-from ironflow.server.api.answers import AdminOrPlatform, NodeHere, errors, page
+from ironflow.server.api.answers import BODY, PREFIX, AdminOrPlatform, NodeHere, errors, page
 from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.node import Node
 from ironflow.server.schemas import KeyCreate, PageQuery
 
-router = APIRouter(tags=["keys"])
+router = APIRouter(prefix=PREFIX, tags=["keys"])
 
 
 @router.post(
@@ -27,8 +27,8 @@ router = APIRouter(tags=["keys"])
     operation_id="createKey",
     status_code=201,
     responses={
-        **errors(MalformedJson, PayloadTooLarge, InvalidInput),
-        201: {"model": schemas.KeyCreated, "description": "The key. `key` is shown only here."},
+        **errors(*BODY, InvalidInput),
+        201: {"model": shown.KeyCreated, "description": "The key. `key` is shown only here."},
     },
     openapi_extra=accepts(KeyCreate),
 )
@@ -66,7 +66,7 @@ def _scope(caller: Caller, given: KeyCreate) -> Scope:
 @router.get(
     "/api-keys",
     operation_id="listKeys",
-    responses={**errors(InvalidCursor), 200: {"model": schemas.page_of(schemas.KeyOut)}},
+    responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Key)}},
 )
 async def list_(node: NodeHere, caller: AdminOrPlatform, query: Annotated[PageQuery, Query()]) -> Response:
     """The keys, oldest first, revoked and expired ones, too; their secrets are nowhere."""

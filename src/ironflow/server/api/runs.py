@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, get_args
 from urllib.parse import quote
@@ -11,7 +12,9 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from ironflow.engine import commands, starting, views
+from ironflow.engine.reading import outlined
 from ironflow.engine.starting import Start
+from ironflow.engine.why import paused
 from ironflow.errors import (
     ConcurrencyConflict,
     IdempotencyKeyConflict,
@@ -20,25 +23,32 @@ from ironflow.errors import (
     InvalidPriority,
     InvalidRequest,
     InvalidTransition,
-    MalformedJson,
-    PayloadTooLarge,
     RunNotFound,
     WorkflowUnknown,
 )
 from ironflow.model.ids import LONGEST_NAME
-from ironflow.model.run import QUEUED
-from ironflow.server import paging, schemas
+from ironflow.model.run import QUEUED, RunRow
+from ironflow.server import paging, schemas, shown, whole
 from ironflow.server.access import Caller
-from ironflow.server.api.answers import Admin, Developer, NodeHere, Viewer, errors, folded, page, run_of
+from ironflow.server.api.answers import (
+    BODY,
+    PREFIX,
+    Admin,
+    Developer,
+    NodeHere,
+    Viewer,
+    errors,
+    hold_of,
+    page,
+    run_of,
+)
 from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.schemas import Cancel, Nothing, Retry, RunsQuery, RunStart
 from ironflow.store.base import RunFilter
 
-router = APIRouter(tags=["runs"])
-
-_BODY = (MalformedJson, PayloadTooLarge)
+router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 
 async def create(
@@ -46,21 +56,35 @@ async def create(
     node: NodeHere,
     caller: Developer,
     given: Annotated[RunStart, Depends(body(RunStart))],
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=LONGEST_NAME)] = None,
+    idempotency_key: Annotated[
+        str | None, Header(min_length=1, max_length=LONGEST_NAME, description="The same as the field of this name.")
+    ] = None,
     traceparent: Annotated[str | None, Header(description="W3C: the trace of the run is linked to it")] = None,
 ) -> Response:
     """Create a run. It is durable when this answers, and executes when a worker takes it."""
-    options = _options(given, idempotency_key)
+    row, new = await begun(request, node, caller, given, idempotency_key, traceparent)
+    if not new:
+        return Json(views.created(row, new=False))
+    return Json(views.created(row, new=True), 201, {"Location": f"{PREFIX}/runs/{quote(row.run_id, safe='')}"})
+
+
+async def begun(
+    request: Request, node: Node, caller: Caller, given: RunStart, key: str | None, traceparent: str | None
+) -> tuple[RunRow, bool]:
+    """The run that a start asks for, and whether it is new; who waits for runs has been told of it."""
+    options = _options(given, key)
     catalogue: Catalogue = request.app.state.catalogue
     declared = await catalogue.declared(caller.scope, given.workflow, stored=given.input_form == "stored")
     spec = declared if given.lane_key is None else declared.in_lane(given.lane_key)
     limit = node.settings.max_payload_bytes
-    row, new = await starting.create(node.store, spec, given.input, options, limit, caller.scope)
-    if not new:
-        return Json(views.created(row, new=False))
-    node.started(row, traceparent)
-    node.touched((row.run_id,))
-    return Json(views.created(row, new=True), 201, {"Location": f"/api/v1/runs/{quote(row.run_id, safe='')}"})
+    try:
+        row, new = await starting.create(node.store, spec, given.input, options, limit, caller.scope)
+    except InvalidInput as error:
+        raise _in_fields(error, given.workflow) from error
+    if new:
+        node.started(row, traceparent)
+        node.touched((row.run_id,))
+    return row, new
 
 
 class _Create(APIRoute):
@@ -91,13 +115,37 @@ router.add_api_route(
     operation_id="createRun",
     status_code=201,
     responses={
-        **errors(*_BODY, InvalidInput, InvalidPriority, WorkflowUnknown, IdempotencyKeyConflict, ConcurrencyConflict),
-        200: {"model": schemas.CreatedOut, "description": "The run that has this id or idempotency key already."},
-        201: {"model": schemas.CreatedOut, "description": "A new run, in the queue."},
+        **errors(*BODY, InvalidInput, InvalidPriority, WorkflowUnknown, IdempotencyKeyConflict, ConcurrencyConflict),
+        200: {"model": shown.RunCreated, "description": "The run that has this id or idempotency key already."},
+        201: {
+            "model": shown.RunCreated,
+            "description": "A new run, in the queue.",
+            "headers": {"Location": {"description": "The path of the run.", "schema": {"type": "string"}}},
+        },
     },
     openapi_extra=accepts(RunStart),
     route_class_override=_Create,
 )
+
+
+#: Options of a start that have another name here.
+_FIELDS = {"limits": "concurrency_limits", "at": "scheduled_at", "deadline": "deadline_at"}
+
+
+def _in_fields(error: InvalidInput, workflow: str) -> InvalidInput:
+    """The refusal of a start, with the names that its fields have in the body."""
+    message, hint, found = error.message, error.hint, []
+    for one in error.details.get("errors", ()):
+        option, dot, rest = one["at"].partition(".")
+        field = _FIELDS.get(option, option)
+        problem = re.sub(rf"\b{option}\b", field, one["problem"], count=1)
+        message = message.replace(one["problem"], problem)
+        found.append({"at": f"{field}{dot}{rest}", "problem": problem})
+        if option.partition("[")[0] == "input":
+            hint = f"`GET {PREFIX}/workflows/{quote(workflow, safe='')}/input-schema` tells what it takes."
+    return InvalidInput(
+        message, hint=hint or "", details={**error.details, "errors": found} if found else error.details
+    )
 
 
 def _options(given: RunStart, header: str | None) -> Start:
@@ -119,7 +167,7 @@ def _options(given: RunStart, header: str | None) -> Start:
 @router.get(
     "/runs",
     operation_id="listRuns",
-    responses={**errors(InvalidCursor), 200: {"model": schemas.page_of(schemas.RunOut)}},
+    responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Run)}},
 )
 async def list_(node: NodeHere, caller: Viewer, query: Annotated[RunsQuery, Query()]) -> Response:
     """List runs, newest first."""
@@ -146,7 +194,7 @@ async def list_(node: NodeHere, caller: Viewer, query: Annotated[RunsQuery, Quer
 @router.post(
     "/runs/{run_id:path}/cancel",
     operation_id="cancelRun",
-    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    responses={**errors(*BODY, RunNotFound, InvalidTransition), 200: {"model": shown.Steered}},
     openapi_extra=accepts(Cancel, required=False),
 )
 async def cancel(
@@ -160,13 +208,15 @@ async def cancel(
 @router.post(
     "/runs/{run_id:path}/pause",
     operation_id="pauseRun",
-    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    responses={**errors(*BODY, RunNotFound, InvalidTransition), 200: {"model": shown.Steered}},
     openapi_extra=accepts(Nothing, required=False),
 )
 async def pause(
     node: NodeHere, caller: Developer, run_id: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
 ) -> Response:
-    """Hold a run where it is; a step that executes is interrupted."""
+    """Hold a run where it is: no further step begins. A body that executes runs on; its result counts if the run comes
+    back to the same worker, and at any other the step executes again.
+    """
     await run_of(node, caller, run_id)
     return await _steered(node, run_id, commands.pause(node.store, run_id, caller.actor))
 
@@ -174,7 +224,7 @@ async def pause(
 @router.post(
     "/runs/{run_id:path}/resume",
     operation_id="resumeRun",
-    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    responses={**errors(*BODY, RunNotFound, InvalidTransition), 200: {"model": shown.Steered}},
     openapi_extra=accepts(Nothing, required=False),
 )
 async def resume(
@@ -188,7 +238,7 @@ async def resume(
 @router.post(
     "/runs/{run_id:path}/retry",
     operation_id="retryRun",
-    responses={**errors(*_BODY, RunNotFound, InvalidTransition), 200: {"model": schemas.Steered}},
+    responses={**errors(*BODY, RunNotFound, InvalidTransition), 200: {"model": shown.Steered}},
     openapi_extra=accepts(Retry, required=False),
 )
 async def retry(
@@ -209,18 +259,16 @@ async def _steered(node: Node, run_id: str, command: Awaitable[bool]) -> Respons
 @router.get(
     "/runs/{run_id:path}",
     operation_id="getRun",
-    responses={**errors(RunNotFound), 200: {"model": schemas.RunWhole}},
+    responses={**errors(RunNotFound), 200: {"model": shown.RunWhole}},
 )
 async def get(node: NodeHere, caller: Viewer, run_id: str) -> Response:
     """A run: its row, its values, its steps, and while it is queued which workers could take it."""
-    return Json(await _whole(node, caller, run_id))
-
-
-async def _whole(node: Node, caller: Caller, run_id: str) -> dict[str, Any]:
     row = await run_of(node, caller, run_id)
-    view = await folded(node, run_id)
+    view = await outlined(node.store, run_id)
     sessions = await node.store.sessions() if row.state in QUEUED else ()
-    return {**views.run(row, view), "worker_routing": views.worker_routing(row, sessions, node.store.now())}
+    hold = None if view.hold is None else hold_of(paused(view.hold, run_id))
+    routing = views.worker_routing(row, sessions, node.store.now())
+    return whole.answer(node.store, run_id, {**views.run(row, view), "hold": hold, "worker_routing": routing}, view)
 
 
 @router.delete(

@@ -9,17 +9,16 @@ from starlette.responses import Response
 
 from ironflow.engine import views
 from ironflow.engine.declared import Declared, unknown
-from ironflow.errors import InvalidCursor, MalformedJson, PayloadTooLarge, WorkflowUnknown
-from ironflow.server import paging, schemas
+from ironflow.errors import InvalidCursor, WorkflowUnknown
+from ironflow.server import paging, shown
 from ironflow.server.access import Caller
-from ironflow.server.api.answers import Developer, NodeHere, Viewer, errors, page
+from ironflow.server.api.answers import BODY, PREFIX, Developer, NodeHere, Viewer, errors, page
 from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.node import Node
 from ironflow.server.schemas import Nothing, PageQuery
 
-router = APIRouter(tags=["workflows"])
+router = APIRouter(prefix=PREFIX, tags=["workflows"])
 
-_BODY = (MalformedJson, PayloadTooLarge)
 #: The schema of an input of which the workflow's code says nothing: anything goes.
 _ANYTHING: dict[str, Any] = {}
 
@@ -39,7 +38,7 @@ async def workflow_row(node: Node, caller: Caller, name: str) -> dict[str, Any]:
 @router.get(
     "/workflows",
     operation_id="listWorkflows",
-    responses={**errors(InvalidCursor), 200: {"model": schemas.page_of(schemas.WorkflowOut)}},
+    responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Workflow)}},
 )
 async def list_(node: NodeHere, caller: Viewer, query: Annotated[PageQuery, Query()]) -> Response:
     """List the workflows that workers have registered, by name."""
@@ -70,7 +69,7 @@ async def input_schema(node: NodeHere, caller: Viewer, name: str) -> Response:
 @router.post(
     "/workflows/{name:path}/pause",
     operation_id="pauseWorkflow",
-    responses={**errors(*_BODY, WorkflowUnknown), 200: {"model": schemas.Switched}},
+    responses={**errors(*BODY, WorkflowUnknown), 200: {"model": shown.Switched}},
     openapi_extra=accepts(Nothing, required=False),
 )
 async def pause(
@@ -85,7 +84,7 @@ async def pause(
 @router.post(
     "/workflows/{name:path}/resume",
     operation_id="resumeWorkflow",
-    responses={**errors(*_BODY, WorkflowUnknown), 200: {"model": schemas.Switched}},
+    responses={**errors(*BODY, WorkflowUnknown), 200: {"model": shown.Switched}},
     openapi_extra=accepts(Nothing, required=False),
 )
 async def resume(
@@ -107,7 +106,7 @@ async def _switched(node: Node, caller: Caller, name: str, *, changed: bool) -> 
 @router.get(
     "/workflows/{name:path}",
     operation_id="getWorkflow",
-    responses={**errors(WorkflowUnknown), 200: {"model": schemas.WorkflowOut}},
+    responses={**errors(WorkflowUnknown), 200: {"model": shown.Workflow}},
 )
 async def get(node: NodeHere, caller: Viewer, name: str) -> Response:
     """A workflow: its version, the tags it asks of workers, what it declares of itself, and whether it is held."""

@@ -15,7 +15,8 @@ run_id, execution_seq, token_hash, session_id, acquired_at, expires_at, executin
 
 -- fragment: session_columns
 session_id, worker_id, host, boot_id, pid, process_id, routes, slots, credits, started_at, heartbeat_at, expires_at,
-lock_path, lock_device, lock_inode, wake_address, suspect_since, draining, org, environment, kind, serves, supervisor
+lock_path, lock_device, lock_inode, wake_address, suspect_since, draining, org, environment, kind, serves, supervisor,
+key_id
 
 -- fragment: key_columns
 key_id, org, environment, kind, role, name, key_hash, workflows, created_at, created_by, expires_at, revoked_at,
@@ -36,4 +37,10 @@ r.priority, r.consecutive_recoveries, r.charged_recoveries, r.compensating_for, 
 -- fragment: event_columns
 e.seq, e.kind, e.step_id,
 coalesce(e.payload, (select p.payload from journal_payloads p where p.run_id = e.run_id and p.seq = e.seq)),
+e.execution_seq, e.at
+
+-- The same, but of the others only that they are there (see `model.journal.APART`).
+-- fragment: slim_event_columns
+e.seq, e.kind, e.step_id,
+coalesce(e.payload, (select '' from journal_payloads p where p.run_id = e.run_id and p.seq = e.seq)),
 e.execution_seq, e.at

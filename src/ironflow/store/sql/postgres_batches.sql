@@ -120,6 +120,11 @@ with item as (
     )
 ), clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at
+), held as materialized (
+    select n from item i
+    where execution_seq > 0 and exists (
+        select from workflow_pauses p
+        where p.org = i.org and p.environment = i.environment and p.workflow = i.workflow)
 ), created as (
     insert into runs (
         run_id, org, environment, workflow, version, state, execution_seq, lease_token_hash, priority, route,
@@ -132,6 +137,7 @@ with item as (
            deadline_at, scheduled_at, max_recoveries, input_hash, idempotency_key, concurrency_key, labels, limits,
            python
     from item cross join clock c
+    where n not in (select n from held)
     on conflict do nothing
     returning run_id
 ), fresh as materialized (
@@ -159,7 +165,11 @@ with item as (
     join fresh f on f.n = q.n
     cross join clock c
 )
-select at, array(select n * 8 + 4 from item where not exists (select from fresh f where f.n = item.n)) as refused
+select at,
+       array(
+           select n * 8 + case when n in (select n from held) then 3 else 4 end
+           from item where not exists (select from fresh f where f.n = item.n)
+       ) as refused
 from clock
 
 -- name: activate_many

@@ -158,6 +158,12 @@ create or replace function ironflow_create_v(
 declare
     v_at bigint := ironflow_clock_v(p_floor);
 begin
+    -- What is held may be created, but not executed.
+    if p_execution_seq > 0 and exists (
+        select from workflow_pauses where org = p_org and environment = p_environment and workflow = p_workflow
+    ) then
+        return v_at * 8 + 3;
+    end if;
     insert into runs (
         run_id, org, environment, workflow, version, state, execution_seq, lease_token_hash, priority, route,
         root_run_id, parent_run_id, created_at, started_at, deadline_at, scheduled_at, max_recoveries, input_hash,

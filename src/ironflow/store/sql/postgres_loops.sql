@@ -90,6 +90,24 @@ update waits w set pre_claim_status = w.status, status = 'waking', claimed_by = 
 from due where w.run_id = due.run_id and w.step_id = due.step_id
 returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w.claimed_by, w.claimed_at
 
+-- Who listens holds an advisory lock under the number of his name; two names of one number look alive together.
+-- name: gone_claimers
+select distinct w.claimed_by from waits w
+where w.status = 'waking' and w.claimed_by is not null
+  and not exists (
+      select 1 from pg_locks l
+      where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and l.classid = :presence::bigint::oid
+        and l.objid = (hashtext(w.claimed_by)::bigint & 4294967295)::oid
+        and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+
+-- Who shows that he watches says so at each of his passes; one that stands still keeps his lock, and says nothing.
+-- name: watched
+select exists (
+    select 1 from pg_locks l join pg_stat_activity a on a.pid = l.pid
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 2 and l.classid = :watch::bigint::oid and l.objid = 0
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and a.state_change > clock_timestamp() - make_interval(secs => :seconds::double precision))
+
 -- ---- sessions
 
 -- One statement, because it stands between a death and the next owner. Leases are waited for (whoever has one in hand
@@ -159,7 +177,7 @@ where l.session_id = :session_id
 
 -- For whoever follows runs: what came after the event each was last seen with, so many of each at most.
 -- name: tail
-select a.run_id, {event_columns}
+select a.run_id, {slim_event_columns}
 from unnest(:ids::text[], :after::bigint[]) as a (run_id, after)
 cross join lateral (
     select * from journal_events j where j.run_id = a.run_id and j.seq > a.after order by j.seq limit :limit

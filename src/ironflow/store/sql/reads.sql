@@ -55,6 +55,19 @@ select {event_columns} from journal_events e
 where e.run_id = :run_id and e.seq > :after
 order by e.seq limit :limit
 
+-- The kinds are those of `model.journal.VALUE_KINDS`; a test compares the two.
+-- name: outline
+select e.seq, e.kind, e.step_id,
+       case when e.payload is null then
+           (select case when e.kind in ('run_created', 'run_succeeded', 'step_completed', 'value_recorded',
+                                        'compensation_registered', 'output_set') then '' else p.payload end
+            from journal_payloads p where p.run_id = e.run_id and p.seq = e.seq)
+       else e.payload end,
+       e.execution_seq, e.at
+from journal_events e
+where e.run_id = :run_id and e.seq > :after
+order by e.seq limit :limit
+
 -- name: journals
 select e.run_id, {event_columns} from journal_events e
 where e.run_id /*postgres: = any(cast(:ids as text[])) */ /*sqlite: in (select value from json_each(:ids)) */
@@ -116,7 +129,11 @@ select w.name, w.version, w.worker_tags, w.definition, w.first_seen_at, w.seen_a
 from workflows_seen w
 left join workflow_pauses p on p.org = w.org and p.environment = w.environment and p.workflow = w.name
 where w.org = :org and w.environment = :environment
-order by w.name
+
+-- What the live workers of a scope serve; many of them serve the same.
+-- name: serving
+select distinct serves from worker_sessions
+where org = :org and environment = :environment and expires_at > :now and draining = 0 and serves is not null
 
 -- name: paused_workflows
 select workflow, paused_at from workflow_pauses where org = :org and environment = :environment order by workflow

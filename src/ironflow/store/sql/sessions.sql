@@ -1,19 +1,20 @@
 -- Live worker processes, and the workflows that were seen with them.
 
--- Opened again, it is brought up to date, but only by one of its own scope. That somebody wishes it to drain is not for
--- it to take back.
+-- Opened again, it is brought up to date, but only by the key that registered it (older ones have none noted: then by
+-- any of its scope). That somebody wishes it to drain is not for it to take back.
 -- name: open_session
 insert into worker_sessions ({session_columns})
 values (:session_id, :worker_id, :host, :boot_id, :pid, :process_id, :routes, :slots, :credits, :started_at,
         :heartbeat_at, :expires_at, :lock_path, :lock_device, :lock_inode, :wake_address, :suspect_since, :draining,
-        :org, :environment, :kind, :serves, :supervisor)
+        :org, :environment, :kind, :serves, :supervisor, :key_id)
 on conflict (session_id) do update
 set routes = excluded.routes, slots = excluded.slots, credits = excluded.credits, heartbeat_at = excluded.heartbeat_at,
     expires_at = excluded.expires_at, lock_path = excluded.lock_path, lock_device = excluded.lock_device,
     lock_inode = excluded.lock_inode, wake_address = excluded.wake_address, suspect_since = null,
     draining = worker_sessions.draining | excluded.draining, serves = excluded.serves,
-    supervisor = excluded.supervisor
+    supervisor = excluded.supervisor, key_id = coalesce(worker_sessions.key_id, excluded.key_id)
 where worker_sessions.org = excluded.org and worker_sessions.environment = excluded.environment
+    and coalesce(worker_sessions.key_id, excluded.key_id, '') = coalesce(excluded.key_id, '')
 returning session_id
 
 -- name: sessions
@@ -34,6 +35,14 @@ update worker_sessions set draining = 1 where session_id = :session_id returning
 -- name: saw_workflow
 insert into workflows_seen (org, environment, name, version, worker_tags, definition, first_seen_at, seen_at)
 values (:org, :environment, :name, :version, :worker_tags, :definition, :now, :now)
-on conflict (org, environment, name) do update
-set version = excluded.version, worker_tags = excluded.worker_tags, definition = excluded.definition,
-    seen_at = excluded.seen_at
+on conflict (org, environment, name, version) do update
+set worker_tags = excluded.worker_tags, definition = excluded.definition, seen_at = excluded.seen_at
+returning first_seen_at = seen_at
+
+-- A program may take a new version for each of its releases.
+-- name: forget_versions
+delete from workflows_seen
+where org = :org and environment = :environment and name = :name and version in (
+    select version from workflows_seen where org = :org and environment = :environment and name = :name
+    order by seen_at desc, first_seen_at desc, version limit 1000 offset :kept
+)

@@ -67,6 +67,9 @@ where w.status = :status and w.due_at <= :now and r.run_id = w.run_id
 order by w.due_at
 limit :limit
 
+-- name: claimers
+select distinct claimed_by from waits where status = 'waking' and claimed_by is not null
+
 -- `pairs`: run_id and step_id of each.
 -- name: claim_rows
 update waits set pre_claim_status = status, status = 'waking', claimed_by = :node, claimed_at = :now
@@ -116,7 +119,7 @@ returning run_id, execution_seq
 -- For whoever follows runs: what came after the event each was last seen with (`pairs`), so many of each at most. The
 -- events of a run are numbered without a gap, so a bound on the number is one on the count.
 -- name: tail
-select e.run_id, {event_columns} from json_each(:pairs) a cross join journal_events e
+select e.run_id, {slim_event_columns} from json_each(:pairs) a cross join journal_events e
 where e.run_id = a.value ->> 0 and e.seq > a.value ->> 1 and e.seq <= (a.value ->> 1) + :limit
 order by e.run_id, e.seq
 

@@ -1,0 +1,111 @@
+"""What a worker may not ask for, because the run would then be nowhere, or could not be shown: each by its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ironflow.errors import InvalidInput
+from ironflow.model import fold, wire
+from ironflow.model import journal as j
+from ironflow.model.journal import Event
+from ironflow.model.moment import LATEST_MS
+from ironflow.model.transition import Transition
+
+ESCAPE = "\x1b]0;title\x07"
+SLEEPS: dict[str, Any] = {
+    "state": "sleeping",
+    "release": True,
+    "facts": 0,
+    "waits": [["main/t1", "timer", "sleeping", 5]],
+    "events": [[3, "run_suspended", None, '{"state":"sleeping","due":5}', 1]],
+}
+FAILS: dict[str, Any] = {"state": "failed", "ended": True, "release": True}
+TAKEN: dict[str, Any] = {
+    "guard": "queued", "seq": 0, "reservation": "r", "dequeue": True, "state": "running", "new_seq": 1, "lease": True,
+    "new_token": "t", "events": [[2, "run_started", None, '{"t":1,"worker":"w"}', 1]],
+}  # fmt: skip
+
+
+def change(**item: Any) -> Transition:
+    owner = {"run_id": "r", "guard": "owner", "seq": 1, "token": "t"}
+    return wire.change_of({**owner, **item}, "s", 1_000)
+
+
+def event(kind: str, payload: str | None, step_id: str | None = None) -> dict[str, Any]:
+    return {"events": [[3, kind, step_id, payload, 1]]}
+
+
+def test_what_a_worker_may_ask_for_is_taken() -> None:
+    assert change(**SLEEPS).state == "sleeping"
+    failed = event("run_failed", '{"t":1,"error":{"type":"E","message":"m"},"failed_steps":["a"]}')
+    assert change(**FAILS, **failed).ended
+    taken = {**TAKEN}
+    assert wire.change_of({"run_id": "r", **taken}, "s", 1_000).lease is not None
+    deep = "[" * 198 + "]" * 198
+    assert change(**event("step_completed", f'{{"t":1,"result":{deep}}}', "a")).events[0].payload is not None
+
+
+@pytest.mark.parametrize(
+    ("item", "place"),
+    [
+        ({**SLEEPS, "waits": []}, "`waits` go together"),
+        ({"waits": SLEEPS["waits"]}, "`waits` go together"),
+        ({**SLEEPS, "waits": [["a", "timer", "sleeping", None]]}, r"waits\[0\]\.due_at must be there"),
+        ({**SLEEPS, "waits": [["a", "timer", "sleeping", LATEST_MS + 1]]}, r"waits\[0\]\.due_at"),
+        ({**SLEEPS, "waits": [[ESCAPE, "timer", "sleeping", 1]]}, r"waits\[0\]\.step_id"),
+        ({**SLEEPS, "events": []}, "must be run_suspended"),
+        ({**SLEEPS, **event("run_suspended", "{}")}, r"events\[0\]\.payload: run_suspended must have state"),
+        ({**SLEEPS, **event("run_suspended", '{"state":"waiting"}')}, r"events\[0\]\.payload\.state"),
+        ({**SLEEPS, **event("run_suspended", '{"state":"sleeping","due":"x"}')}, r"events\[0\]\.payload\.due"),
+        ({"state": "completed", "ended": True, "release": True}, "must be run_succeeded"),
+        ({**FAILS, **event("run_cancelled", "{}")}, "must be run_failed"),
+        (event("run_succeeded", '{"output":1}'), r"events\[0\] is run_succeeded"),
+        ({**FAILS, **event("run_failed", "{}")}, "must have error"),
+        ({**FAILS, **event("run_failed", '{"error":5}')}, r"payload\.error"),
+        ({**FAILS, **event("run_failed", '{"error":{"message":7}}')}, r"payload\.error"),
+        ({**FAILS, **event("run_failed", '{"error":{},"failed_steps":7}')}, r"payload\.failed_steps"),
+        ({**FAILS, **event("run_failed", '{"error":{},"undo_errors":{"a":1}}')}, r"payload\.undo_errors"),
+        ({"events": [[3, "step_started", "a", "{}", 77]]}, r"events\[0\] has the execution_seq 77"),
+        ({"events": [[3, "step_started", "a", "{}", 1], [5, "step_started", "b", "{}", 1]]}, r"events\[1\] .* seq 5"),
+        (event("step_started", "{}"), "must name its step"),
+        (event("step_started", "{}", ESCAPE), r"events\[0\]\.step_id"),
+        (event("step_started", '{"try":"x"}', "a"), r"payload\.try"),
+        (event("step_started", "{garbage}", "a"), r"events\[0\]\.payload must be the text of a JSON object"),
+        (event("step_started", "[]", "a"), "no JSON object"),
+        (event("step_completed", '{"result":NaN}', "a"), "NaN is no number"),
+        (event("step_completed", '{"result":1e999}', "a"), "too large"),
+        (event("step_completed", f'{{"result":{"9" * 5_000}}}', "a"), "digits"),
+        (event("step_completed", f'{{"result":{"[" * 5_000}{"]" * 5_000}}}', "a"), "nested more than 200"),
+        (event("step_completed", f'{{"result":{"[" * 200}{"]" * 200}}}', "a"), "nested more than 200"),
+        (event("step_completed", '{"t":"x"}', "a"), r"payload\.t"),
+        (event("timer_started", f'{{"due":{(1 << 53) - 1}}}', "a"), r"payload\.due"),
+        ({"state": "pending", "release": True, "enqueue": {"eligible_at": LATEST_MS + 1},
+          **event("run_released", '{"t":1}')}, r"enqueue\.eligible_at"),
+        ({**TAKEN, "events": []}, "must be run_resumed or run_started"),
+    ],
+)  # fmt: skip
+def test_a_change_that_would_lose_a_run_or_make_it_unreadable_is_refused(item: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidInput, match=place):
+        change(**item)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["{garbage}", "7", '{"state":7}', '{"error":5}', '{"undo_errors":{"a":1}}', '{"due":"x","try":[]}', "[" * 5_000],
+)
+@pytest.mark.parametrize("kind", sorted(j.KINDS))
+def test_a_journal_that_holds_what_is_refused_today_is_read_all_the_same(kind: str, payload: str) -> None:
+    events = [
+        Event(1, j.RUN_CREATED, None, '{"input":1}'),
+        Event(2, j.STEP_STARTED, "a", "{}"),
+        Event(3, kind, "a", payload),
+        Event(4, j.RUN_FAILED, None, payload),
+    ]
+    view = fold.fold(events)
+    assert view.state == "failed"
+    assert view.breaches
+    assert isinstance(view.error, dict | None)
+    assert json.dumps([one.told() for one in events])

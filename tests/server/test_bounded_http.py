@@ -1,0 +1,110 @@
+"""What one connection may cost: heads of requests without an end, and answers that nobody takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.recovery.kit import until
+from tests.server.kit import Served, served
+
+from ironflow.server import bounded_http
+from ironflow.server.bounded_http import MOST_HEAD
+
+
+@pytest.fixture
+async def node(store_url: str) -> AsyncIterator[Served]:
+    async with served(store_url) as here:
+        yield here
+
+
+async def connected(node: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = int(node.url.rpartition(":")[2])
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def told(node: Served, *parts: bytes) -> bytes:
+    """What is answered to these bytes, sent one by one."""
+    reader, writer = await connected(node)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        try:
+            answer = await reader.read()
+        finally:
+            writer.close()
+    return answer
+
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [HEAD + b"X: " + b"a" * (MOST_HEAD + 1)],
+        [HEAD + b"X: ", *([b"a" * 1_000] * (MOST_HEAD // 1_000 + 1))],
+        [HEAD + b"X: y\r\n" * (MOST_HEAD // 64 + 1)],
+        [b"GET /" + b"a" * (MOST_HEAD + 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+        [b"GET /" + b"a" * (MOST_HEAD + 1)],
+    ],
+    ids=["one header", "one header in pieces", "many headers", "an address", "an address without an end"],
+)
+async def test_a_head_without_bounds_is_refused_before_anything_is_asked(node: Served, parts: list[bytes]) -> None:
+    answer = await told(node, *parts)
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["code"] == "HEADERS_TOO_LARGE"
+    assert (await told(node, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_what_stands_behind_a_body_is_bounded_too(node: Served) -> None:
+    reader, writer = await connected(node)
+    writer.write(b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: ")
+    for _ in range(10):
+        writer.write(b"a" * MOST_HEAD)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                if not await reader.read(65_536):
+                    break
+            except ConnectionError:
+                break
+    writer.close()
+
+
+async def test_a_head_within_bounds_and_a_large_body_are_read(node: Served) -> None:
+    body = json.dumps({"session_id": "s", "pad": "x" * 1_000_000}).encode()
+    head = (
+        b"POST /api/v1/worker/poll HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer "
+        + node.key.encode() + b"\r\nX: " + b"a" * (MOST_HEAD // 2)
+        + b"\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )  # fmt: skip
+    assert (await told(node, head + body)).startswith(b"HTTP/1.1 404")
+
+
+async def test_who_takes_nothing_of_an_answer_is_cut_off(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_http, "STUCK_S", 0.1)
+    made: list[bounded_http.BoundedHttp] = []
+    plain = bounded_http.BoundedHttp.pause_writing
+
+    def noted(self: bounded_http.BoundedHttp) -> None:
+        made.append(self)
+        self.transport.set_write_buffer_limits(high=0)
+        plain(self)
+
+    monkeypatch.setattr(bounded_http.BoundedHttp, "pause_writing", noted)
+    reader, writer = await connected(node)
+    assert not reader.at_eof()
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    # An address is repeated in the refusal; many of them fill what the two sockets hold between them.
+    ask = b"GET /" + b"a" * (MOST_HEAD // 2) + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    for _ in range(400):
+        writer.write(ask)
+    await until(lambda: bool(made) and made[0].transport.is_closing())
+    writer.transport.abort()

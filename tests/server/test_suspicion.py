@@ -1,0 +1,32 @@
+"""Workers that were cut off and stay away: replaced when their time is up, however rarely the scanner looks."""
+
+from __future__ import annotations
+
+import time
+
+from tests.recovery.kit import until
+from tests.server.kit import Served, patient, served
+
+#: Between two passes of a scanner that nobody kicks, ms; no test waits for so long.
+RARELY_MS = 20_000
+AFTER_MS = 1_500
+
+
+async def _gone(here: Served, session_id: str) -> bool:
+    return session_id not in [row.session_id for row in await here.store.sessions()]
+
+
+async def test_what_a_worker_held_that_was_cut_off_is_recovered_when_its_time_is_up(store_url: str) -> None:
+    settings = patient(suspect_after_ms=AFTER_MS, recovery_interval_ms=RARELY_MS)
+    async with served(store_url, settings) as here:
+        await here.start()
+        worker = await here.worker()
+        head = await worker.took()
+        async with worker.liveness() as lines:
+            await anext(lines)
+        cut = time.monotonic()
+        await until(lambda: _gone(here, worker.session_id))
+        assert AFTER_MS / 1000 <= time.monotonic() - cut + 0.1 < AFTER_MS / 1000 + 1
+        other = await here.worker()
+        [again] = await other.poll(1, 5_000)
+        assert (again.run_id, again.execution_seq) == (head.run_id, 2)
