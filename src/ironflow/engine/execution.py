@@ -39,7 +39,7 @@ _UNREAD: Any = object()
 class Execution(Ledger):
     """One run in one segment; a parked one serves the next segment of the same run."""
 
-    _opened = False
+    __slots__ = ()
 
     # ---- opening a segment
 
@@ -196,7 +196,7 @@ class Execution(Ledger):
                 if step_id in self.instance.open:
                     replay.feed(self, self.history.carried[step_id])
             elif self.refused and self.replaying is None:
-                step, error = self.refused.popleft()
+                step, error = self.refused.pop(0)
                 if step.state == REFUSED:
                     failed = self.fail(step, error)
                     if self.verdict is None and step.id in self.instance.open:
@@ -224,7 +224,7 @@ class Execution(Ledger):
             the plan since the last call; commit it before anything else is fed.
         """
         while self.untold:
-            self._tell(*self.untold.popleft())
+            self._tell(*self.untold.pop(0))
         if self.due and self.due[0][0] <= now:
             self._fire(now)
         if self.head.deadline_at is not None and self.overdue(now):
