@@ -33,6 +33,10 @@ class Row:
     ratio: float | None
 
 
+#: Below this part of the load nothing is measured, only tried.
+TRIAL = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much is measured: `rounds` of each side, `share` of the full load, `kills` for W6."""
@@ -44,6 +48,10 @@ class Scale:
     def of(self, full: int, least: int = 1) -> int:
         """This scale's part of a full load."""
         return max(least, round(full * self.share))
+
+    def whole(self, full: int, least: int = 1) -> int:
+        """The full load, where a smaller one would meet the target too easily; only a trial has less."""
+        return full if self.share >= TRIAL else self.of(full, least)
 
 
 async def interleaved(place: Place, scale: Scale, floor: Side, engine: Side) -> tuple[Figures, Figures]:

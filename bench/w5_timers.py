@@ -31,8 +31,6 @@ HERD = 10_000
 SLOTS = 100
 #: The run whose rows the floor copies must really suspend, so its due time is seconds away.
 RECORDED_SLEEP = 3.0
-#: Below this part of the load nothing is measured, only tried.
-TRIAL = 0.1
 #: The stranger starts so many seconds after the herd.
 STRANGER_AFTER = 0.3
 #: Between the last start and the first due time there is at least this, in seconds.
@@ -44,8 +42,7 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
     script = await Script.recorded(place, sleeper, time.time() + RECORDED_SLEEP)
     if len(script.groups) != 3:
         raise RuntimeError(f"the recorded run did not sleep: {script.groups}; this machine is too busy to measure on")
-    # The target of the herd is for its full size: a smaller one would meet it too easily. Only a trial has less.
-    timers, herd = scale.of(TIMERS, 200), HERD if scale.share >= TRIAL else scale.of(HERD, 500)
+    timers, herd = scale.of(TIMERS, 200), scale.whole(HERD, 500)
 
     async def floor(url: str) -> Figures:
         bare = await open_floor(url)
