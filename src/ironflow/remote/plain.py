@@ -45,8 +45,9 @@ class Plain:
             OSError, http.client.HTTPException: there was none. The connection is of no use any more.
         """
         self._connection.request("POST", f"{self._base}{path}", body, {**headers, **self._headers})
-        response = self._connection.getresponse()
-        return response.status, response.read()
+        # Closed whatever happens: an answer that breaks off would keep its socket until it is collected.
+        with self._connection.getresponse() as response:
+            return response.status, response.read()
 
     def close(self) -> None:
         """Close it."""
