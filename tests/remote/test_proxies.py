@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -80,6 +81,8 @@ async def test_names_and_passwords_of_a_netrc_do_not_take_the_place_of_the_key(
         assert worker.session.registered
 
 
+# The standard library of Python 3.11.2 leaves the answer of a refused tunnel to the collector, which is called here.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 async def test_the_heart_asks_a_server_with_tls_through_a_tunnel(environment: pytest.MonkeyPatch) -> None:
     async with proxying(0) as proxy:
         environment.setenv("https_proxy", f"http://ann:secret@127.0.0.1:{proxy.port}")
@@ -98,6 +101,8 @@ async def test_the_heart_asks_a_server_with_tls_through_a_tunnel(environment: py
         assert len({one.credentials for one in proxy.asked}) == 1
         assert proxy.asked[0].credentials is not None
         assert "secret" not in str(refused.value)
+        del refused
+        gc.collect()
 
 
 @pytest.mark.parametrize(
