@@ -201,10 +201,13 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1_000)
     parser.add_argument("--lone", action="store_true", help="one caller instead of 100")
     parser.add_argument("--plain", action="store_true", help="only the load, for a profiler from outside")
+    parser.add_argument("--embedded", action="store_true", help="with asyncio's own loop and Python's own collector")
     return parser.parse_args(words)
 
 
 if __name__ == "__main__":
-    process.relax_collector()
-    with asyncio.Runner(loop_factory=process.fast_loop()) as runner:
-        runner.run(main(arguments(sys.argv[1:])))
+    chosen = arguments(sys.argv[1:])
+    if not chosen.embedded:
+        process.relax_collector()
+    with asyncio.Runner(loop_factory=None if chosen.embedded else process.fast_loop()) as runner:
+        runner.run(main(chosen))

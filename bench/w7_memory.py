@@ -1,7 +1,7 @@
 """W7: memory of a worker process with 10 000 waiting runs, over the same process idle, in MB.
 
 A waiting run is rows in the database. What stays in the process on purpose is bounded: the thousand instances it
-keeps parked so that they need no replay (some 8 MB), and the page cache of SQLite (64 MB at most), into which the
+keeps parked so that they need no replay, and the page cache of SQLite (64 MB at most), into which the
 rows of the runs come. The floor is nothing at all.
 """
 

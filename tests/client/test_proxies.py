@@ -1,4 +1,4 @@
-"""A proxy that the environment names is used, by clients and by workers."""
+"""A client goes the way that its environment names; which way that is stands in `tests/remote/test_proxies.py`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ironflow.client import Client
-from ironflow.client.transport import proxy_of
-from ironflow.remote.connection import Connection
 
 NAMES = ["http_proxy", "https_proxy", "all_proxy", "no_proxy"]
 
@@ -46,34 +44,3 @@ async def test_a_client_asks_through_the_proxy_of_its_environment(monkeypatch: p
         (head,) = heads
         assert head.startswith("POST http://ironflow.test:9123/api/v1/runs/r/pause ")
         assert "Proxy-Authorization: Basic bWU6c0BmZQ==" in head
-
-
-async def test_a_worker_asks_through_the_proxy_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with proxy('{"now": 1}') as (address, heads):
-        monkeypatch.setenv("HTTP_PROXY", address)
-        connection = Connection(["http://ironflow.test:9123"], "a-key-of-tests", pauses=())
-        await connection.open()
-        assert await connection.ask("GET", "/anything") == {"now": 1}
-        await connection.close()
-        assert heads[0].startswith("GET http://ironflow.test:9123/api/v1/worker/anything ")
-
-
-@pytest.mark.parametrize(
-    ("server", "environment", "expected"),
-    [
-        ("http://a.test", {}, None),
-        ("http://a.test", {"HTTPS_PROXY": "http://p:1"}, None),
-        ("https://a.test", {"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
-        ("http://a.test", {"ALL_PROXY": "http://p:1"}, "http://p:1"),
-        ("http://a.test", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "b.test,a.test"}, None),
-        ("http://x.a.test", {"HTTP_PROXY": "http://p:1", "NO_PROXY": ".a.test"}, None),
-        ("http://a.test", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "*"}, None),
-        ("http://a.test", {"HTTP_PROXY": "p:1"}, "http://p:1"),
-    ],
-)
-def test_which_proxy_is_used(
-    server: str, environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert proxy_of(server) == expected

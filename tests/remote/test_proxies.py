@@ -113,6 +113,7 @@ async def test_the_heart_asks_a_server_with_tls_through_a_tunnel(environment: py
         ("http://node:9123", {"https_proxy": "http://p:3128"}, None),
         ("https://node", {"https_proxy": "http://p:3128"}, "http://p:3128"),
         ("https://node", {"all_proxy": "p:3128"}, "http://p:3128"),
+        ("http://node", {"all_proxy": "http://p:3128"}, "http://p:3128"),
         ("http://node.shop.internal:9123", {"http_proxy": "http://p", "no_proxy": "other,.shop.internal"}, None),
         ("http://node:9123", {"http_proxy": "http://p", "no_proxy": "node:9123"}, None),
         ("http://node:9124", {"http_proxy": "http://p", "no_proxy": "node:9123"}, "http://p"),

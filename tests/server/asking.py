@@ -182,3 +182,8 @@ async def serving(url: str, *, started: bool = False, **settings: Any) -> AsyncI
 def of_code(spec: WorkflowSpec) -> WorkflowSeen:
     """What a worker that has this code writes of it."""
     return WorkflowSeen(spec.name, spec.version, join_tags(spec.worker_tags), json.dumps(spec.definition()))
+
+
+async def post(api: Api, key: str, **body: Any) -> Answer:
+    """Start a run of the workflow `order`."""
+    return await api.ask("POST", "/runs", key, body={"workflow": "order", **body})

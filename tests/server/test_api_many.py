@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,13 +9,6 @@ from tests.server.asking import Answer, Api, serving
 
 from ironflow.server.schemas import MOST_STARTS
 from ironflow.store.base import RunFilter
-
-
-@pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Api]:
-    async with serving(store_url) as made:
-        await made.declare("order")
-        yield made
 
 
 async def post(api: Api, key: str, *starts: dict[str, Any]) -> Answer:

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.server.asking import Api, serving
+from tests.server.asking import Api, post, serving
 
 from ironflow.server.schemas import RunStart
-
-
-@pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Api]:
-    async with serving(store_url) as made:
-        await made.declare("order")
-        yield made
-
-
-@pytest.fixture
-async def key(api: Api) -> str:
-    return await api.key()
-
-
-async def post(api: Api, key: str, **body: Any) -> Any:
-    return await api.ask("POST", "/runs", key, body={"workflow": "order", **body})
 
 
 @pytest.mark.parametrize(

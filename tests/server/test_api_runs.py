@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.server.asking import Api, of_code, serving
+from tests.server.asking import Api, of_code, post, serving
 from tests.store.build import answer, append, create, leave, session, start
 
 import ironflow
@@ -25,22 +24,6 @@ async def double(number: int) -> int:
 async def doubling(ctx: ironflow.Context, number: int) -> int:
     """Doubles a number."""
     return await double(number)
-
-
-@pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Api]:
-    async with serving(store_url) as made:
-        await made.declare("order")
-        yield made
-
-
-@pytest.fixture
-async def key(api: Api) -> str:
-    return await api.key()
-
-
-async def post(api: Api, key: str, **body: Any) -> Any:
-    return await api.ask("POST", "/runs", key, body={"workflow": "order", **body})
 
 
 # ---- creating

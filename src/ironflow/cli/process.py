@@ -25,8 +25,8 @@ def relax_collector() -> None:
     """Look no more at what is loaded by now, and less often at the rest. Call it once all code is imported.
 
     Runs leave no cycles behind (tests/worker/test_garbage.py), so what the collector looks through again and again is
-    alive: modules, models, and the runs under way. With Python's own thresholds it took a fifth of a worker's time, in
-    pauses of up to 70 ms (`bench/profile_step.py`, 100 runs side by side, two cores, 29 November 2026).
+    alive: modules, models, and the runs under way. What that costs: `bench/profile_step.py --plain`, with `--embedded`
+    and without.
     """
     gc.collect()
     gc.freeze()

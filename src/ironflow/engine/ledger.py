@@ -55,7 +55,7 @@ class Ledger:
         untold: facts that are journaled, and that the code has not been told.
     """
 
-    # A thousand of these stay in memory parked; a dictionary each would be a fifth of what they take.
+    # A thousand of these stay in memory parked: no dictionary for each.
     __slots__ = (
         "_execution_seq",
         "_known",

@@ -30,8 +30,8 @@ _log = logging.getLogger("ironflow.server")
 TICK_S = 0.2
 #: Seconds between two looks at all: a run that writes a thousand events a second is read in larger pages instead.
 FLOOR_S = 0.01
-#: Seconds added to that for each reader that was given something: a page costs a third of it to send, so streams take
-#: about a third of a node's time, however many there are, and what many read of busy runs comes in larger pages.
+#: Seconds to the next look for each reader that was given something. So the share of a node's time that streams take
+#: does not grow with their number: what many read of busy runs comes in larger pages (`dev.py bench W10`).
 EACH_S = 0.0003
 #: Events of one run that a look brings at most.
 PAGE = 100
