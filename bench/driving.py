@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 #: Callers at once where runs are only to be there, and nobody measures how they came.
 CALLERS = 100
+#: How often the database is asked whether all have ended, seconds: each time it counts all of its runs.
+POLL_S = 0.02
 
 
 async def completed(engine: ironflow.Engine) -> int:
@@ -24,7 +26,7 @@ async def drained(engine: ironflow.Engine, ended: int) -> None:
     worker = engine.worker
     assert worker is not None
     while worker.segments or worker.taking or await completed(engine) < ended:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(POLL_S)
 
 
 async def side_by_side(call: Callable[[T], Awaitable[object]], items: Iterable[T], callers: int = CALLERS) -> None:

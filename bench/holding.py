@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -29,14 +30,18 @@ SOCKET = "BENCH_SOCKET"
 #: How long a step of `walk` takes, in seconds: what it waits for is outside, so that many of them keep no core busy.
 STEP_S = 0.02
 
-_sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-if SOCKET in os.environ:
-    _sender.connect(os.environ[SOCKET])
+
+@cache
+def _sender() -> socket.socket:
+    """Open as long as this process lives, once a body has begun here: the bench itself imports this module, too."""
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(os.environ[SOCKET])
+    return sender
 
 
 def _tell() -> ironflow.StepInfo:
-    info = ironflow.step_info()
-    _sender.send(f"{info.run_id} {os.getpid()} {time.monotonic_ns()}".encode())
+    at, info = time.monotonic_ns(), ironflow.step_info()
+    _sender().send(f"{info.run_id} {os.getpid()} {at}".encode())
     return info
 
 
@@ -111,7 +116,7 @@ class Listener:
 
 async def main(url: str, address: str) -> None:
     """Work until killed, or until standard input ends because the parent has died."""
-    _sender.connect(address)
+    os.environ[SOCKET] = address
     async with ironflow.open(url, workflows=[held]):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)

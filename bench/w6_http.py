@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from bench.cluster import Process, Workers, make_key
 from bench.holding import SOCKET, Listener, held
 from bench.measure import Figures, Row, Scale, note, percentile, rows
-from bench.relay import Relay
 from bench.script import Script
 from bench.stores import Place
 from bench.w6_takeover import PATIENCE, SETTLE, Bare
 from bench.workflows import chain
 from ironflow.client import Client
 from ironflow.model.key import ADMIN, ORG, WORKER
+from ironflow.testing.relay import Relay
 
 TARGET = "bench.holding:held"
 #: Enough that each has lived for some seconds when its turn comes: a supervisor lets the successor of one that died

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import ironflow
 from bench.cluster import cluster
-from bench.driving import completed, side_by_side
+from bench.driving import POLL_S, completed, side_by_side
 from bench.floor import open_floor, timed
 from bench.measure import Figures, Row, Scale, interleaved, percentile, rows
 from bench.script import Script, new_ids
@@ -58,7 +58,7 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
                 started = perf_counter()
                 await side_by_side(create, range(count), CREATORS)
                 while await completed(watcher) < ended:
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(POLL_S)
                 rates.append(count / (perf_counter() - started))
             delays = []
             for _ in range(UNCOUNTED + polls):

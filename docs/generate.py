@@ -116,7 +116,7 @@ def _settings() -> list[str]:
     ]
     rows = (
         (f"`{s.name}`", f"`{s.env}`", _value(s, s.default), _value(s, s.conservative), s.meaning)
-        for s in config.describe()
+        for s in config.SETTINGS
     )
     return [*lines, *_table(("setting", "environment", "default", "`conservative`", "meaning"), rows)]
 

@@ -25,6 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ import ironflow
 from ironflow.client import Client
 from ironflow.errors import IronflowError
 from ironflow.testing.postgres import PostgresServer
+from ironflow.testing.relay import Relay
 from soak import EFFECTS, Soak, mixed
-from soak_hosts import LOOPBACK, Host, Relay
+from soak_hosts import Host
 from soak_hosts import ironflow as command
 from soak_machine import Machine
 from soak_takeovers import CUT, FROZEN, KILLED, LIMITS, Fault, Faults, Run, Takeovers, measure
 
+LOOPBACK = "127.0.0.1"
 SERVERS = 2
 #: Workers of the host that is only ever met by kills, of the one that is frozen, and of the one behind the relay.
 PROCESSES = (2, 1, 1)
@@ -158,7 +161,7 @@ class Cluster(Soak):
         try:
             while True:
                 for relay in self.relays:
-                    relay.delay = self.chance.choice(DELAYS_S)
+                    relay.delay_s = partial(self.chance.uniform, 0, self.chance.choice(DELAYS_S))
                 await self._ready(host)
                 while self.faults.servers and time.time() - self.faults.servers[-1] < BACK_S:
                     await asyncio.sleep(0.02)
@@ -205,7 +208,7 @@ class Cluster(Soak):
         """Load, faults, and the wait for the end."""
         self.ports = [_free_port() for _ in range(SERVERS)]
         await asyncio.gather(*(self.serve(port) for port in self.ports))
-        self.relays = [Relay(port, self.chance) for port in self.ports]
+        self.relays = [Relay(self.address(port)) for port in self.ports]
         for relay in self.relays:
             await relay.up()
         ways = [self.ports, self.ports, [relay.port for relay in self.relays]]

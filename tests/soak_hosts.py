@@ -1,16 +1,10 @@
-"""The workers of a cluster soak: supervisors with their children, which can be cut off and frozen.
-
-A host is one supervisor and its workers. Between one of them and the servers there may be a relay that delays what
-goes through, or breaks it all and lets nobody in.
-"""
+"""The workers of a cluster soak: supervisors with their children, which can be killed and frozen."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,8 +12,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-LOOPBACK = "127.0.0.1"
 
 
 def ironflow(*words: str, url: str, key: str | None = None, **more: Any) -> subprocess.Popen[str]:
@@ -101,58 +93,3 @@ class Host:
             self._supervisor.wait(60)
         self._supervisor.kill()
         self._supervisor.wait()
-
-
-class Relay:
-    """Passes on whatever comes to a loopback port, until it is cut."""
-
-    def __init__(self, target: int, chance: random.Random) -> None:
-        self._target = target
-        self._chance = chance
-        #: each piece of data is held back for up to so long, seconds
-        self.delay = 0.0
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-        self._busy: set[asyncio.Task[None]] = set()
-        self.port = 0
-
-    async def up(self) -> None:
-        """Listen: on the port it had before, if it had one."""
-        self._server = await asyncio.start_server(self._accepted, LOOPBACK, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    def cut(self) -> None:
-        """Break every connection, and refuse new ones."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in self._open:
-            writer.transport.abort()
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._busy.add(task)
-        task.add_done_callback(self._busy.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = {writer}
-        self._open.add(writer)
-        try:
-            answers, server = await asyncio.open_connection(LOOPBACK, self._target)
-            writers.add(server)
-            self._open.add(server)
-            await asyncio.gather(self._pump(reader, server), self._pump(answers, writer))
-        except OSError:  # the server is being started again, or it was cut
-            pass
-        finally:
-            self._open -= writers
-            for one in writers:
-                one.transport.abort()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            if self.delay:
-                await asyncio.sleep(self._chance.uniform(0, self.delay))
-            writer.write(data)
-            await writer.drain()
-        raise ConnectionResetError  # one half is over: so is the other

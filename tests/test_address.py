@@ -156,7 +156,7 @@ def test_the_driver_gets_the_password_that_is_not_shown() -> None:
 )
 async def test_what_no_server_could_be_reached_by_is_refused_at_once(url: str, told: str) -> None:
     with pytest.raises(InvalidSettings, match=told) as refused:
-        await connect(url, settings=Settings())
+        await connect(url)
     assert PASSWORD not in str(refused.value)
 
 

@@ -1,4 +1,4 @@
-"""The works over HTTP measure what they say: readers are checked, networks break, processes end with their block."""
+"""The works over HTTP measure what they say: readers are checked, processes end with their block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from bench import w6_http, w6_node
 from bench.cluster import Workers
 from bench.reading import Wrong, checked, digest
-from bench.relay import Relay
 from bench.w10_streams import Busy
 
 from ironflow.model import journal as j
@@ -102,39 +101,7 @@ async def test_w10_follows_every_run_to_its_end(store_url: str) -> None:
         assert await busy.alone(3) > 0
 
 
-# ---- what is killed, cut and frozen
-
-
-async def test_a_cut_network_resets_what_is_open_and_lets_nobody_in() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(100):
-            writer.write(data)
-        seen.append("the server was told")
-        writer.close()
-
-    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await echo(reader, writer)
-        except ConnectionResetError:
-            seen.append("the server was told")
-            writer.close()
-
-    seen: list[str] = []
-    server = await asyncio.start_server(guarded, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with Relay(f"http://127.0.0.1:{port}") as relay:
-        host, entry = relay.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(entry))
-        writer.write(b"through")
-        assert await reader.readexactly(7) == b"through"
-        relay.cut()
-        with pytest.raises(ConnectionResetError):
-            await reader.read(1)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(host, int(entry))
-        await until(lambda: bool(seen))
-        writer.close()
-    server.close()
+# ---- what is killed, cut off and frozen
 
 
 async def test_w6_measures_a_kill_and_leaves_no_process_behind_even_a_frozen_one(sqlite_url: str) -> None:

@@ -19,7 +19,7 @@ import ironflow
 from ironflow import config, errors
 from ironflow.cli.app import command as whole_command
 from ironflow.client.address import KEY_VARIABLE, SERVER_VARIABLE
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
@@ -94,7 +94,7 @@ def test_every_test_a_promise_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name)
 def test_every_code_and_variable_exists(page: Path) -> None:
-    codes = {setting.env for setting in config.describe()} | {"IRONFLOW_TEST_NO_POSTGRES", "PG_BIN"}
+    codes = {setting.env for setting in config.SETTINGS} | {"IRONFLOW_TEST_NO_POSTGRES", "PG_BIN"}
     codes |= {SERVER_VARIABLE, KEY_VARIABLE, "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
     codes |= {error.code for error in vars(errors).values() if hasattr(error, "code")}
     codes |= set(re.findall(r'Hold\(\s*"([A-Z_]+)"', (ROOT / "src/ironflow/engine/why.py").read_text()))

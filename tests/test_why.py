@@ -147,6 +147,14 @@ async def test_full_draining_and_silent_workers_are_no_workers_to_wait_for(store
     assert (await codes(store)).keys() == {"QUEUED"}
 
 
+async def test_of_a_worker_that_was_cut_off_it_is_said_that_its_connection_broke(store: Store) -> None:
+    await store.open_session(session(store))
+    await answer(store, start("r1"))
+    assert "broke" not in (await codes(store))["EXECUTING"].message
+    assert await store.suspect("s1")
+    assert (await codes(store))["EXECUTING"].message.endswith("whose connection broke")
+
+
 async def test_each_kind_of_later_has_a_name_and_its_time(store: Store) -> None:
     await store.open_session(session(store))
     at = store.now() + HOUR

@@ -27,12 +27,12 @@ from ironflow.address import redact_url
 from ironflow.duration import format_ms, to_ms
 from ironflow.errors import InvalidDuration, InvalidSettings
 
-__all__ = ["SETTINGS", "Setting", "Settings", "describe", "redact_url"]
+__all__ = ["SETTINGS", "Setting", "Settings"]
 
 RECONNECT_MS: Final = 1_000
 """How long a worker needs to open its liveness stream again after a break."""
 
-_log = logging.getLogger("ironflow.config")
+log = logging.getLogger("ironflow.config")
 
 _Kind = Literal["duration", "sweep", "optional", "count", "text", "choice"]
 
@@ -126,11 +126,6 @@ _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 _BY_KEY: Final = _BY_NAME | {setting.field: setting for setting in SETTINGS}
 
 
-def describe() -> tuple[Setting, ...]:
-    """Return the table of all settings, in the order of the reference."""
-    return SETTINGS
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings:
     """Everything that can be configured. `SETTINGS` says what each name means; durations are milliseconds.
@@ -201,7 +196,7 @@ class Settings:
                        _from_overrides(overrides, problems)):  # fmt: skip
             for setting, raw, origin in source:
                 try:
-                    given[setting.name] = _read(setting, raw, origin)
+                    given[setting.name] = _READERS[setting.kind](setting, raw, origin)
                 except ValueError as error:
                     problems.append(str(error))
         profile = given.get("profile", "standard")
@@ -253,7 +248,7 @@ def _from_env(env: Mapping[str, str]) -> _Found:
             close = difflib.get_close_matches(key, _BY_NAME, 1, cutoff=0.85)
             if close:
                 meant = _BY_NAME[close[0]].env
-                _log.warning("%s is no setting and is ignored; did you mean %s?", name, meant)
+                log.warning("%s is no setting and is ignored; did you mean %s?", name, meant)
 
 
 def _from_overrides(overrides: Mapping[str, Any], problems: list[str]) -> _Found:
@@ -271,10 +266,6 @@ def _unknown(origin: str, key: str) -> str:
     return f"{origin} is no setting" + (f": did you mean {close[0]}?" if close else ": remove it")
 
 
-def _read(setting: Setting, raw: Any, origin: str) -> Any:
-    return _READERS[setting.kind](setting, raw, origin)
-
-
 def _read_duration(setting: Setting, raw: Any, origin: str) -> int:
     try:
         return to_ms(raw, name=origin)
@@ -289,7 +280,7 @@ def _read_sweep(setting: Setting, raw: Any, origin: str) -> Any:
         interval = 0
     if interval > 0:
         return interval
-    _log.warning(
+    log.warning(
         "%s: %r is no usable interval; the default is used (%s, or %s in profile conservative), "
         "because this sweep cannot be switched off",
         origin, raw, format_ms(setting.default), format_ms(setting.conservative),

@@ -158,9 +158,10 @@ def _fresh_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
-def flows(tmp_path: Path) -> Path:
+def flows(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file with the workflows that the test's module has in `FLOWS`, or with those above."""
     file = tmp_path / "flows_of_test.py"
-    file.write_text(FLOWS, encoding="utf-8")
+    file.write_text(getattr(request.module, "FLOWS", FLOWS), encoding="utf-8")
     return file
 
 

@@ -76,13 +76,6 @@ async def sleeps(ctx: Context) -> int:
 '''
 
 
-@pytest.fixture
-def flows(tmp_path: Path) -> Path:
-    file = tmp_path / "screen_flows.py"
-    file.write_text(FLOWS, encoding="utf-8")
-    return file
-
-
 def screen(cli: Cli, name: str, code: int) -> tuple[str, str, str]:
     """The run of a flow on a screen: its id, what `run` printed to stdout, and to stderr."""
     out = cli(*cli.run_words(name, None, "--id", name), code=code)
@@ -115,7 +108,7 @@ def test_a_stuck_run_shows_where_it_waits(cli: Cli, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "80")
     run_id, _, err = screen(cli, "stuck", 1)
     for text in (err, cli("runs", "get", run_id), cli("runs", "journal", run_id)):
-        assert "screen_flows.py" in text
+        assert "flows_of_test.py" in text
         assert "await asyncio.Event().wait()" in text
         assert "instance.py" not in text
     assert "error WORKFLOW_STUCK: run stuck failed: " in err

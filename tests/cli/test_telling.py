@@ -50,13 +50,6 @@ async def perhaps(ctx: Context, name: str | None) -> str | None:
 """
 
 
-@pytest.fixture
-def flows(tmp_path: Path) -> Path:
-    file = tmp_path / "telling_flows.py"
-    file.write_text(FLOWS, encoding="utf-8")
-    return file
-
-
 # ---- a run as it stands
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.client import flows
 from tests.client.conftest import Rig
-from tests.client.relay import relay
 from tests.recovery.kit import until
 
 from ironflow.client import Client
@@ -27,6 +26,7 @@ from ironflow.errors import (
 )
 from ironflow.model.journal import Event
 from ironflow.model.run import SLEEPING
+from ironflow.testing.relay import Relay
 
 
 class Script:
@@ -184,10 +184,10 @@ async def test_a_client_that_is_not_open_says_so() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"id": "chosen"}, {"concurrency_key": "one"}])
 async def test_a_start_whose_answer_is_lost_starts_one_run(rig: Rig, options: dict[str, str]) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
-        between.lose = b"POST /api/v1/runs "
+    async with Relay(rig.url) as relay, rig.client(url=relay.url) as client:
+        relay.lose_answer(rb"POST /api/v1/runs ")
         run = await client.start(flows.double, 1, **options)  # type: ignore[call-overload]
-        assert between.lose is None
+        assert relay.lost == 1
         assert (run.created, await run.result()) == (True, 2)
         assert [row.run_id for row in await rig.engine.list()] == [run.id]
 
@@ -202,17 +202,16 @@ async def test_a_start_that_met_a_run_of_this_id_says_that_it_made_none(rig: Rig
 
 
 async def test_a_stream_that_is_cut_again_and_again_gives_each_event_once_and_in_order(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
+    async with Relay(rig.url) as relay, rig.client(url=relay.url) as client:
         run = await client.start(flows.long, 40)
         await run.result()
-        cuts = [700, 1_234, 3_000, 900, 5_000, 10]
-        between.budgets = [*cuts]
+        cuts, before = [700, 1_234, 3_000, 900, 5_000, 10], relay.connections
+        relay.budgets = [*cuts]
         client._connection.pauses = (0.0,) * 20
-        between.requests.clear()
         await _forget_connections(client)
         found = [event async for event in client.events(run.id)]
-        assert between.budgets == []
-        assert len(between.requests) > len(cuts)
+        assert relay.budgets == []
+        assert relay.connections - before > len(cuts)
     kept = await rig.engine.journal(run.id)
     assert [event.seq for event in found] == [event.seq for event in kept]
     assert [event.data() for event in found] == [event.data() for event in kept]
@@ -244,12 +243,13 @@ async def test_a_stream_brings_events_while_the_run_executes(rig: Rig) -> None:
 
 
 async def test_who_waits_for_a_result_goes_on_waiting_over_a_cut(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
+    sent = bytearray()
+    async with Relay(rig.url, heard=sent.extend) as relay, rig.client(url=relay.url) as client:
         run = await client.start(flows.sleeping)
         await until(lambda: _is(client, run.id, SLEEPING))
         waiting = asyncio.ensure_future(run.result())
-        await until(lambda: any(b"/events" in one for one in between.requests))
-        await between.close()
+        await until(lambda: b"/events" in sent)
+        relay.drop()
         await client.cancel(run.id)
         with pytest.raises(Exception, match="was cancelled"):
             await waiting

@@ -28,7 +28,7 @@ from ironflow.errors import (
     WorkflowUnknown,
 )
 from ironflow.model import run as runs
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 ORDER = Order(
     price=Decimal("1.50"),

@@ -7,28 +7,30 @@ import asyncio
 import pytest
 from tests.client import flows
 from tests.client.conftest import Rig
-from tests.client.relay import relay
 
 from ironflow import Run
 from ironflow.client import gathering
 from ironflow.errors import InvalidInput, InvalidPriority, IronflowError, ServerUnreachable
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
+from ironflow.testing.relay import Relay
 
 MANY = 70
 
 
 async def test_starts_of_one_moment_are_one_request(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
+    sent = bytearray()
+    async with Relay(rig.url, heard=sent.extend) as relay, rig.client(url=relay.url) as client:
         started = await asyncio.gather(*(client.start(flows.double, number) for number in range(MANY)))
         assert [await run.result() for run in started] == [2 * number for number in range(MANY)]
-        sent = b"".join(between.requests)
         assert (sent.count(b"POST /api/v1/runs/batch "), sent.count(b"POST /api/v1/runs ")) == (1, 0)
 
 
 async def test_a_start_alone_is_a_request_of_its_own(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
+    sent = bytearray()
+    async with Relay(rig.url, heard=sent.extend) as relay, rig.client(url=relay.url) as client:
         assert await client.run(flows.double, 21) == 42
-        assert b"/batch" not in b"".join(between.requests)
+        assert b"POST /api/v1/runs " in sent
+        assert b"/batch" not in sent
 
 
 async def test_each_refusal_reaches_its_own_caller(rig: Rig) -> None:
@@ -49,16 +51,17 @@ async def test_each_refusal_reaches_its_own_caller(rig: Rig) -> None:
 
 
 async def test_a_batch_whose_answer_is_lost_starts_no_run_twice(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
-        between.lose = b"/runs/batch"
+    async with Relay(rig.url) as relay, rig.client(url=relay.url) as client:
+        relay.lose_answer(rb"/runs/batch")
         started = await asyncio.gather(*(client.start(flows.double, number) for number in range(MANY)))
-        assert between.lose is None
+        assert relay.lost == 1
         assert all(run.created for run in started)
         assert len(await client.list(RunFilter(limit=100))) == len({run.id for run in started}) == MANY
 
 
 async def test_starts_go_in_as_many_requests_as_the_limit_of_a_body_asks_for(rig: Rig) -> None:
-    async with relay(rig.url) as between, rig.client(url=between.url) as client:
+    sent = bytearray()
+    async with Relay(rig.url, heard=sent.extend) as relay, rig.client(url=relay.url) as client:
         client._connection.most_bytes = 3_000
         texts = ["x" * size for size in (1_000, 1_000, 5_000, 1_000, 1_000)]
         found = await asyncio.gather(
@@ -66,7 +69,7 @@ async def test_starts_go_in_as_many_requests_as_the_limit_of_a_body_asks_for(rig
         )  # the name only: the server is what refuses, or takes
         assert isinstance(found[2], InvalidInput)
         assert {getattr(one, "code", None) for one in (*found[:2], *found[3:])} == {"WORKFLOW_UNKNOWN"}
-        assert b"".join(between.requests).count(b"POST /api/v1/runs/batch ") == 2
+        assert sent.count(b"POST /api/v1/runs/batch ") == 2
 
 
 async def test_where_no_server_answers_every_caller_is_told(rig: Rig) -> None:

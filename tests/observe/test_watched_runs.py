@@ -134,7 +134,7 @@ async def test_the_queue_holds_what_this_worker_could_take_and_who_waits_for_a_g
 ) -> None:
     async with watched(store_url) as engine:
         runs = [await engine.start(narrow, "gate") for _ in range(3)]
-        engine._know(elsewhere)
+        engine._register(elsewhere)
         await engine.start(elsewhere)
         await engine.start(shaky, worker_tags=["tpu"])
         await until(lambda: _blocked(engine), "two are blocked")

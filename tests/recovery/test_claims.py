@@ -12,6 +12,7 @@ from tests.recovery.kit import EXPIRED, quick, until
 from tests.store.build import HOUR, answer, answers, create, leave, start, timer
 from tests.store.conftest import Open
 
+from ironflow.loops import waker
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker
 from ironflow.model.wait import WaitRow
@@ -74,6 +75,18 @@ async def test_r26_a_due_run_is_woken_once_with_several_wakers_running(
     assert sum(report.counts.get("woken", 0) for report in reports) == 8
     assert sorted(queued.run_id for queued in await store.queue()) == [f"r{n}" for n in range(8)]
     assert {(await store.run(f"r{n}")).execution_seq for n in range(8)} == {1}  # type: ignore[union-attr]
+
+
+async def test_a_waker_beside_a_worker_that_drains_a_herd_claims_one_batch_and_leaves_it_the_rest(store: Store) -> None:
+    for n in range(waker.BATCH + 1):
+        await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
+    draining = True
+    waking = Waker(store, "one", lambda: draining)
+    first = await waking.run_once()
+    assert (first.counts, first.more) == ({"woken": waker.BATCH}, False)
+    draining = False
+    await suspended(store, *[timer("late", 1, step_id=f"{n}:t") for n in range(waker.BATCH)], run_id="late")
+    assert (await waking.run_once()).more
 
 
 async def test_g21_a_claim_that_is_older_than_the_threshold_goes_back_with_its_fields_null(store: Store) -> None:

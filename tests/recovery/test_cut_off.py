@@ -11,6 +11,7 @@ from tests.store.conftest import Open
 
 from ironflow.loops.capacity_scanner import BACK_WITHIN_MS, CapacityScanner
 from ironflow.model import recovery
+from ironflow.model.suspicion import Suspicion
 from ironflow.model.transition import APPLIED, STALE
 from ironflow.store.base import Store
 
@@ -62,8 +63,8 @@ async def test_a_heartbeat_between_the_look_and_the_lock_wins(store: Store) -> N
     eye = await scanner(store, **SETTINGS)
     look = store.suspects
 
-    async def look_then_beat(older_than: int, limit: int) -> Any:
-        found = await look(older_than, limit)
+    async def look_then_beat(suspicion: Suspicion, limit: int) -> Any:
+        found = await look(suspicion, limit)
         assert await heartbeat(store)
         return found
 
@@ -77,7 +78,7 @@ async def test_a_short_break_is_no_death(store: Store) -> None:
     await answer(store, start("r1", ttl=HOUR))
     await store.suspect("s1")
     assert (await (await scanner(store, **SETTINGS)).run_once()).counts == {}
-    assert len(await store.suspects(1 << 60, 10)) == 1
+    assert len((await store.suspects(Suspicion(1 << 60, 1), 10)).due) == 1
 
 
 async def test_switched_off_only_proof_and_clocks_count(store: Store) -> None:
@@ -110,8 +111,8 @@ async def test_a_scanner_that_has_just_begun_gives_the_suspects_time_to_come_bac
 async def test_two_scanners_end_a_suspect_once(store: Store, store_url: str, open_store: Open) -> None:
     other = await open_store(store_url)
     eyes = [await scanner(one, **SETTINGS) for one in (store, other)]
-    for n in range(5):
-        await store.open_session(session(store, f"s{n}", ttl=HOUR, suspect_since=LONG_AGO))
+    for n in range(5):  # one after the other: five at once would be a mass
+        await store.open_session(session(store, f"s{n}", ttl=HOUR, suspect_since=LONG_AGO + n * 60_001))
         await answer(store, start(f"r{n}", ttl=HOUR, session=f"s{n}"))
     for _ in range(3):  # what one of them has locked is left to a later pass of either
         await asyncio.gather(*[eye.run_once() for eye in eyes])

@@ -45,7 +45,7 @@ class Served:
 async def served(database: str, settings: Settings | None = None, *, port: int = 0) -> AsyncIterator[Served]:
     """A node that answers on a loopback port."""
     settings = settings or quick(suspect_after_ms=None)
-    store = await connect(database, settings=settings)
+    store = await connect(database)
     try:
         key = await worker_key(store)
     finally:

@@ -21,12 +21,12 @@ from tests.recovery.kit import until
 from tests.recovery.program import WORKFLOWS, lines, open_gate
 from tests.remote.kit import client, served
 from tests.remote.processes import Running, running
-from tests.remote.relay import relayed
 
 from ironflow.config import Settings
 from ironflow.engine import doctor
 from ironflow.model import journal as j
 from ironflow.model import recovery
+from ironflow.testing.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -74,7 +74,7 @@ async def test_a_step_of_a_worker_that_is_cut_off_begins_elsewhere_a_second_afte
     settings = Settings(renewal_interval_ms=400, suspect_after_ms=1_500)
     async with (
         served(store_url, settings) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         client(store_url, WORKFLOWS) as looking,
     ):
         with running(relay.url, server.key, "--worker-id", "cut") as cut:
@@ -84,7 +84,7 @@ async def test_a_step_of_a_worker_that_is_cut_off_begins_elsewhere_a_second_afte
             with running(server.url, server.key, "--worker-id", "other") as other:
                 await event(other, "ready")
                 at = time.monotonic_ns()
-                await relay.down()
+                relay.cut()
                 pid, took = await elsewhere("x-2", at)
                 assert pid == other.pid
                 assert 1.5 <= took <= 1.5 + SUSPICION_S

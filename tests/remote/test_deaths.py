@@ -19,11 +19,11 @@ from tests.recovery.kit import quick, until
 from tests.recovery.program import WORKFLOWS, lines, open_gate
 from tests.remote.kit import client, served
 from tests.remote.processes import running
-from tests.remote.relay import relayed
 
 from ironflow.cli.words import WORDS_VARIABLE, Words
 from ironflow.config import Settings
 from ironflow.model import journal as j
+from ironflow.testing.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -142,12 +142,12 @@ async def _ended(looking: Any, run_id: str) -> bool:
 @pytest.mark.parametrize("signals", [1, 2])
 async def test_a_worker_leaves_within_its_limit_although_the_server_is_away(sqlite_url: str, signals: int) -> None:
     settings = Settings(suspect_after_ms=None)
-    async with served(sqlite_url, settings) as server, relayed(server.url) as relay, client(sqlite_url, WORKFLOWS) as c:
+    async with served(sqlite_url, settings) as server, Relay(server.url) as relay, client(sqlite_url, WORKFLOWS) as c:
         with running(relay.url, server.key, drain_timeout="1s") as process:
             await event(process, "ready")
             await c.start(program.line, "x")
             await until(lambda: lines("x-2"))
-            await relay.down()
+            relay.cut()
             await _stopped(process, signals)
 
 

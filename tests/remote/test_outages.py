@@ -12,7 +12,6 @@ from tests.recovery import program
 from tests.recovery.kit import quick, until
 from tests.recovery.program import WORKFLOWS, lines, open_gate
 from tests.remote.kit import client, served, working
-from tests.remote.relay import relayed
 
 import ironflow
 from ironflow.config import Settings
@@ -21,6 +20,7 @@ from ironflow.model import journal as j
 from ironflow.model.fold import fold
 from ironflow.remote import connection, session
 from ironflow.remote.connection import Connection
+from ironflow.testing.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -48,12 +48,12 @@ async def _as_promised(looking: Any, run: Any, recoveries: int = 0) -> None:
 async def test_a_run_promised_in_an_answer_that_was_lost_need_not_wait_for_the_promise_to_end(store_url: str) -> None:
     async with (
         served(store_url, quick(suspect_after_ms=None, reservation_ttl_ms=600_000)) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         client(store_url, [holds]) as looking,
         working(relay.url, server.key, [holds]),
     ):
-        await until(lambda: relay.requests > 0)
-        relay.lose_answer_to("POST /api/v1/worker/poll")
+        await until(lambda: relay.connections > 0)
+        relay.lose_answer(b"POST /api/v1/worker/poll")
         first = await looking.start(holds, "x")
         second = await looking.start(holds, "y")
         for name in ("x-2", "x-3", "y-2", "y-3"):
@@ -69,20 +69,20 @@ async def test_a_run_promised_in_an_answer_that_was_lost_need_not_wait_for_the_p
 async def test_an_answer_that_is_lost_makes_no_event_twice(store_url: str, lost: str) -> None:
     async with (
         served(store_url) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         client(store_url, [holds]) as looking,
         working(relay.url, server.key, [holds]),
     ):
         if lost == "activation":
-            relay.lose_answer_to("POST /api/v1/worker/transitions")
+            relay.lose_answer(b"POST /api/v1/worker/transitions")
         run = await looking.start(holds, "x")
         await until(lambda: lines("x-2"))
         if lost == "append":
-            relay.lose_answer_to("POST /api/v1/worker/transitions")
+            relay.lose_answer(b"POST /api/v1/worker/transitions")
         open_gate("x-2")
         if lost == "end":
             await until(lambda: lines("x-3"))
-            relay.lose_answer_to("POST /api/v1/worker/transitions")
+            relay.lose_answer(b"POST /api/v1/worker/transitions")
         open_gate("x-3")
         assert await run.result(timeout=20) == ["x-1", "x-2", "x-3"]
         await until(lambda: relay.lost == 1)
@@ -123,11 +123,11 @@ async def test_with_two_servers_the_other_one_is_asked_at_once(postgres_url: str
         served(postgres_url) as first,
         served(postgres_url) as second,
         client(postgres_url, WORKFLOWS) as looking,
-        relayed(first.url) as relay,
+        Relay(first.url) as relay,
         working([relay.url, second.url], first.key, WORKFLOWS),
     ):
         assert await looking.run(program.short, "one") == "one"
-        await relay.down()
+        relay.cut()
         began = time.monotonic()
         assert await looking.run(program.short, "two") == "two"
         assert time.monotonic() - began < connection.PAUSES[0]
@@ -164,11 +164,11 @@ async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
     by = session.Supervised("boss", named.append)
     async with (
         served(sqlite_url) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         working(relay.url, server.key, WORKFLOWS, supervised=by) as worker,
     ):
         before = worker.session.row.session_id
-        await relay.down()
+        relay.cut()
         with caplog.at_level(logging.WARNING, "ironflow.worker"):
             worker.session.forgotten(before)  # type: ignore[attr-defined]
             await until(lambda: caplog.text.count("could not register anew") >= 2)
@@ -183,14 +183,14 @@ async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
 async def test_r11_a_worker_that_is_cut_off_for_a_lease_time_gives_everything_up(sqlite_url: str) -> None:
     async with (
         served(sqlite_url, quick()) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         client(sqlite_url, WORKFLOWS) as looking,
         working(relay.url, server.key, WORKFLOWS),
     ):
         run = await looking.start(program.line, "x")
         await until(lambda: lines("x-2"))
         began = time.monotonic()
-        await relay.down()
+        relay.cut()
         await until(lambda: lines("cancelled x-2"))
         assert 0.8 < time.monotonic() - began < 5
         async with working(server.url, server.key, WORKFLOWS):
@@ -205,13 +205,13 @@ async def test_a_stream_that_breaks_is_a_suspicion_until_the_next_heartbeat(sqli
     settings = Settings()
     async with (
         served(sqlite_url, settings) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         client(sqlite_url, WORKFLOWS) as looking,
         working(relay.url, server.key, WORKFLOWS),
     ):
         await until(lambda: _open_streams(server, 1))
         (before,) = await looking.store.sessions()
-        await relay.down()
+        relay.cut()
         await until(lambda: _suspect(looking, True))
         await relay.up()
         await until(lambda: _suspect(looking, False))
@@ -243,11 +243,11 @@ async def test_that_a_look_for_work_succeeds_again_is_known_as_soon_as_it_does(s
     """Not when the next question ends that a server holds open, which may be 25 s later."""
     async with (
         served(sqlite_url) as server,
-        relayed(server.url) as relay,
+        Relay(server.url) as relay,
         working(relay.url, server.key, [holds]) as one,
     ):
-        await until(lambda: relay.requests > 0)
-        await relay.down()
+        await until(lambda: relay.connections > 0)
+        relay.cut()
         outage = one.dispatcher._outage  # type: ignore[attr-defined]
         await until(lambda: outage.lasts)
         await relay.up()

@@ -163,7 +163,7 @@ class Stream:
 async def serving(url: str, *, started: bool = False, **settings: Any) -> AsyncIterator[Api]:
     """A node on a database. `started`: its loops work, too."""
     chosen = Settings(database_url=url, **settings)
-    store = await connect(url, settings=chosen)
+    store = await connect(url)
     try:
         node, access = Node(store, chosen), Access(store, chosen)
         app = create_app(node, access)

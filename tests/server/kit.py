@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import secrets
@@ -100,6 +101,13 @@ class Speaker:
         """What is there for this worker."""
         answer = await self.ask("POST", "/poll", {"session_id": self.session_id, "credits": free, "wait_ms": wait_ms})
         return [wire.head_from_json(one["head"]) for one in answer["assignments"]]
+
+    async def held(self, free: int = 1, wait_ms: int = 20_000) -> asyncio.Task[list[RunHead]]:
+        """A poll that the server holds open by now: the one before it is answered at the moment this one is held."""
+        polls = {asyncio.ensure_future(self.poll(free, wait_ms)) for _ in range(2)}
+        (answered,), (held,) = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+        assert await answered == []
+        return held
 
     async def transitions(self, *items: Any) -> list[Any]:
         """Ask for these changes; the answers."""

@@ -8,7 +8,7 @@ import pytest
 from tests.server.asking import Answer, Api, serving
 
 from ironflow.server.schemas import MOST_STARTS
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 
 async def post(api: Api, key: str, *starts: dict[str, Any]) -> Answer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 
+import pytest
 from tests.recovery.kit import until
 from tests.server.kit import Served, patient, served
 
@@ -30,3 +32,26 @@ async def test_what_a_worker_held_that_was_cut_off_is_recovered_when_its_time_is
         other = await here.worker()
         [again] = await other.poll(1, 5_000)
         assert (again.run_id, again.execution_seq) == (head.run_id, 2)
+
+
+async def test_workers_that_were_all_cut_off_at_once_are_left_to_their_clocks_until_enough_are_back(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A balancer that restarts breaks every stream; behind it the workers live, and execute what they have."""
+    async with served(store_url, patient(suspect_after_ms=AFTER_MS)) as here:
+        workers = [await here.worker() for _ in range(5)]
+        for worker in workers:
+            await here.start()
+            await worker.took()
+        async with AsyncExitStack() as streams:
+            for worker in workers:
+                await anext(await streams.enter_async_context(worker.liveness()))
+        await until(lambda: "live sessions are cut off at once" in caplog.text)
+        cut = here.store.now()
+        await until(lambda: here.store.now() > cut + AFTER_MS + 500)
+        assert len(await here.store.sessions()) == 5
+        assert [lease.execution_seq for lease in await here.store.leases()] == [1] * 5
+        for worker in workers[1:]:
+            await worker.heartbeat()
+        await until(lambda: _gone(here, workers[0].session_id))
+        assert len(await here.store.sessions()) == 4

@@ -21,7 +21,8 @@ from ironflow.errors import ConcurrencyConflict, InvalidTransition, RunNotFound
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, STALE, Audit, Locked, Transition
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import Store
+from ironflow.store.reader import RunFilter
 
 
 async def test_a_decision_sees_the_run_with_all_its_rows(store: Store) -> None:

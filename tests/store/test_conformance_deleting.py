@@ -13,7 +13,8 @@ from ironflow.model import operator
 from ironflow.model.journal import APART
 from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import APPLIED, STALE, Locked, Transition
-from ironflow.store.base import INLINE_PAYLOAD, RunFilter, Store
+from ironflow.store.base import INLINE_PAYLOAD, Store
+from ironflow.store.reader import RunFilter
 
 OTHER = Scope("other")
 

@@ -9,7 +9,8 @@ from tests.store.build import answer, answers, append, changed, create, leave, s
 
 from ironflow.model import journal as j
 from ironflow.model.fold import fold
-from ironflow.store.base import INLINE_PAYLOAD, RunFilter, Store, WorkflowSeen
+from ironflow.store.base import INLINE_PAYLOAD, Store, WorkflowSeen
+from ironflow.store.reader import RunFilter
 
 
 async def found(store: Store, **filter: object) -> list[str]:

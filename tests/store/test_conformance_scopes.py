@@ -24,7 +24,8 @@ from ironflow.model import operator, recovery
 from ironflow.model.ids import route_of
 from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import APPLIED, EXISTS, LOST, Locked, Transition
-from ironflow.store.base import RunFilter, Store, WorkflowSeen
+from ironflow.store.base import Store, WorkflowSeen
+from ironflow.store.reader import RunFilter
 
 A, B = Scope("a"), Scope("b")
 STAGING = Scope("a", "staging")

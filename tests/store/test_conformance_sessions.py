@@ -22,7 +22,8 @@ from tests.store.build import (
 )
 
 from ironflow.model.transition import APPLIED, Locked, Transition
-from ironflow.store.base import LEASE_STALE, REFRESHED, Store
+from ironflow.store.base import Store
+from ironflow.store.heart import LEASE_STALE, REFRESHED
 
 
 async def beat(store: Store, *held: tuple[str, int, str, bool], name: str = "s1") -> tuple[bool, list[str]]:

@@ -14,7 +14,7 @@ import pytest
 
 from ironflow.errors import StoreCorrupt, StoreReadOnly, StoreUnreachable
 from ironflow.store import connect
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 from ironflow.testing.postgres import PostgresServer
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import asyncpg
 import pytest
+from tests.recovery.kit import until
 from tests.store.postgres_cases import (
     appended,
     assert_dense,
@@ -23,7 +24,7 @@ from ironflow.errors import StoreUnreachable
 from ironflow.model.journal import Event
 from ironflow.model.transition import GUARD_LOCKED, GUARD_OWNER, Locked, Transition
 from ironflow.store import postgres, postgres_link
-from ironflow.store.base import Beat
+from ironflow.store.heart import Beat
 from ironflow.store.postgres import PostgresStore
 from ironflow.testing.postgres import PostgresServer
 
@@ -31,6 +32,10 @@ _KILL = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"
 )
+
+
+#: How often every connection is killed.
+KILLS = 8
 
 
 @pytest.fixture
@@ -88,6 +93,12 @@ async def live_through(store: PostgresStore, callers: int, runs: int, counts: di
     return [run_id for ids in await asyncio.gather(*[caller() for _ in range(callers)]) for run_id in ids]
 
 
+async def more_done(counts: dict[str, int], runs: int) -> None:
+    """Return when so many more have come to their end."""
+    wanted = counts["done"] + runs
+    await until(lambda: counts["done"] >= wanted)
+
+
 async def assert_written_once(store: PostgresStore, runs: list[str]) -> None:
     for run_id, journal in (await store.journals(runs)).items():
         assert_dense(journal)
@@ -102,21 +113,22 @@ async def test_a_connection_killed_in_mid_commit_loses_nothing_and_writes_nothin
 ) -> None:
     store = await open_postgres(postgres_url)
     counts = {"done": 0}
-    killed = 0
+    killed: list[int] = []
     runs: list[str] = []
+
+    async def load() -> None:
+        while len(killed) < KILLS:
+            runs.extend(await live_through(store, 5, 4, counts))
+
     killer = await asyncpg.connect(postgres_url)
-    working = [asyncio.create_task(live_through(store, 5, 4, counts)) for _ in range(4)]
-    for _ in range(12):
-        await asyncio.sleep(0.1)
-        killed += await killer.fetchval(_KILL)
-        for n, task in enumerate(working):  # there is load at every kill
-            if task.done():
-                runs += await task
-                working[n] = asyncio.create_task(live_through(store, 5, 4, counts))
-    for task in working:
-        runs += await task
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(load())
+        for _ in range(KILLS):
+            await more_done(counts, 5)  # there is load at every kill
+            killed.append(await killer.fetchval(_KILL))
     await killer.close()
-    assert killed >= 24
+    assert sum(killed) >= 2 * KILLS
     await assert_written_once(store, runs)
 
 
@@ -273,9 +285,7 @@ async def test_a_server_that_is_killed_and_comes_back_is_a_pause(
     counts = {"done": 0}
     working = asyncio.create_task(live_through(store, 16, 25, counts))
     for _ in range(2):
-        seen = counts["done"]
-        while counts["done"] < seen + 20 and not working.done():
-            await asyncio.sleep(0.005)
+        await more_done(counts, 20)
         assert not working.done()
         await asyncio.to_thread(own_server.kill)
         await asyncio.to_thread(own_server.restart)

@@ -145,6 +145,20 @@ async def test_a_wake_up_reaches_the_other_store_on_the_file(sqlite: Store, sqli
     assert not Path(address).exists()
 
 
+async def test_a_closed_store_tells_nobody_and_opens_no_socket_to_do_so(
+    sqlite: Store, sqlite_url: str, open_store: Open
+) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    listener = session(sqlite, wake_address=await sqlite.listen(heard.put_nowait))
+    other = await open_store(sqlite_url)
+    await other.close()
+    other.notify("late", [listener])
+    assert await other.listen(print) is None
+    another = await open_store(sqlite_url)
+    another.notify("queue", [listener])
+    assert await asyncio.wait_for(heard.get(), 10) == "queue"
+
+
 async def test_sockets_of_killed_processes_are_cleared_away(sqlite: Store, sqlite_url: str, open_store: Open) -> None:
     address = await sqlite.listen(lambda topic: None)
     assert address is not None

@@ -147,7 +147,7 @@ async def test_the_function_and_its_owner_share_one_budget(sqlite: Store, monkey
 
 
 def test_whoever_waits_for_the_turn_is_more_patient_than_a_transaction_is_long() -> None:
-    assert sqlite_transaction.LONGEST_MS < sqlite_transaction.TURN_MS < turnstile.PATIENCE * 1000
+    assert sqlite_transaction.LONGEST_MS < sqlite_transaction.TURN_MS < turnstile.PATIENCE_S * 1000
 
 
 async def test_other_writers_wait_and_then_go_on(sqlite: Store) -> None:

@@ -23,6 +23,7 @@ from ironflow.store.committer import Committer
 from ironflow.store.dialect import SHARED, load, parse, translate
 from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Job, next_batch
 from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
+from ironflow.store.postgres_lone import SPELLED
 from ironflow.store.rows import AUDIT_LISTS, DELETIONS, HOLDINGS, Walk, unheard_of
 from ironflow.store.sqlite_alone import appends_alone
 
@@ -110,9 +111,14 @@ def test_every_statement_of_one_database_is_executed_there() -> None:
     own = load("sqlite", "columns", "sqlite_loops")
     code = _python(r"sqlite_?\w*\.py")
     assert [name for name in own if f'"{name}"' not in code] == []
-    own = load("postgres", "columns", "postgres_batches", "postgres_general", "postgres_loops")
+    own = load("postgres", "columns", "postgres_batches", "postgres_lone", "postgres_general", "postgres_loops")
     code = _python(r"postgres_?\w*\.py")
     assert [name for name in own if f'"{name}"' not in code] == []
+
+
+def test_lone_statements_of_postgres_take_their_parameters_in_the_order_in_which_they_are_given() -> None:
+    found = {name: one.params for name, one in load("postgres", "postgres_lone").items()}
+    assert found == SPELLED
 
 
 # ---- plain appends

@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.store.build import answer, append, start
-from tests.store.relay import LOSE_THE_ANSWER, LOSE_THE_COMMIT, relay
+from tests.store.relay import LOSE_THE_ANSWER, LOSE_THE_COMMIT, losing
 
 from ironflow.errors import StepTimeout, StoreError
 from ironflow.model.transition import APPLIED
@@ -377,7 +377,7 @@ async def test_a_commit_that_nobody_answers_is_decided_by_our_row(
     postgres: Store, postgres_url: str, open_store: Open, loss: str
 ) -> None:
     await answer(postgres, start("r1"))
-    async with relay(postgres_url) as (url, between):
+    async with losing(loss, postgres_url) as (url, relay):
         store = await open_store(url)
         _, opened = await store.begin(order(INSERT, f"select '{loss}'"), deadline_ms=DEADLINE_MS)
         if loss == LOSE_THE_ANSWER:
@@ -385,7 +385,7 @@ async def test_a_commit_that_nobody_answers_is_decided_by_our_row(
         else:
             with pytest.raises(StoreError):
                 await opened.commit(append("r1", 4))
-        assert between.lost == 1
+        assert relay.lost == 1
         await store.close()
     took_place = loss == LOSE_THE_ANSWER
     assert await orders(postgres_url) == (["a"] if took_place else [])

@@ -20,7 +20,7 @@ from ironflow import Context, Engine
 from ironflow.config import Settings
 from ironflow.model.fold import fold
 from ironflow.store.base import Store
-from ironflow.worker.dispatcher import POLL
+from ironflow.worker.dispatcher import POLL, Dispatcher
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -225,17 +225,35 @@ async def test_a_due_run_that_must_ask_a_lane_wakes_without_waiting_for_the_fall
         assert await one.run(sleeper_in_lane, 0.05) == "woke"
 
 
-async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker_awake(store_url: str) -> None:
+async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker_awake(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks, finds nothing that it could take, and pauses for as long as it does where nothing is due."""
     async with engine(store_url) as one:
         asleep = await one.start(sleeper, 0.2)
         await until(lambda: _state(one, asleep.id, "sleeping"))
     async with Engine(store_url, workflows=[program.short], settings=quick()) as other:
         await until(lambda: _state(other, asleep.id, "pending"))  # the waker put it into the queue
-        assert other.worker is not None
-        other.worker.dispatcher.store = counted = Counted(other.worker.dispatcher.store)  # type: ignore
         assert await other.run(program.short, "x") == "x"
-        await asyncio.sleep(0.3)  # how much a worker does when nothing happens needs some time in which nothing does
-        assert counted.asked < 20
+        assert other.worker is not None
+        pauses = _pauses_of(other.worker.dispatcher, monkeypatch)
+        other.worker.dispatcher.expect(0)
+        await until(lambda: POLL in pauses)
+        assert len(pauses) < 4, pauses
+
+
+def _pauses_of(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long it means to pause whenever it does, from now on, seconds."""
+    pauses: list[float] = []
+    wait_for = asyncio.wait_for
+
+    async def noted(awaitable: Any, timeout: float | None) -> Any:
+        if asyncio.current_task() is dispatcher._task and timeout is not None:
+            pauses.append(timeout)
+        return await wait_for(awaitable, timeout)
+
+    monkeypatch.setattr(asyncio, "wait_for", noted)
+    return pauses
 
 
 async def test_p6_an_ended_run_is_left_alone_by_every_loop(store_url: str) -> None:

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 from tests.recovery.kit import quick, until
 from tests.recovery.program import ROOT, lines, open_gate
-from tests.store.relay import LOSE_THE_ANSWER, LOSE_THE_COMMIT, relay
+from tests.store.relay import LOSE_THE_ANSWER, LOSE_THE_COMMIT, losing
 from tests.worker.sales import SHOP, WORKFLOWS, fiasco, market, patient_sale, sale
 
 import ironflow
@@ -238,10 +238,10 @@ async def test_a_run_that_was_taken_over_right_before_the_commit_runs_the_step_a
 async def test_a_lost_answer_to_the_commit_does_not_make_the_step_run_again_unless_it_was_undone(
     postgres: Place, loss: str
 ) -> None:
-    async with relay(postgres.url) as (url, between), opened(url) as engine:
+    async with losing(loss, postgres.url) as (url, relay), opened(url) as engine:
         run = await engine.start(sale, postgres.order("tea", f"once select '{loss}'"))
         assert await run.result(timeout=20) == "TEA"
-        assert between.lost == 1
+        assert relay.lost == 1
         assert (await engine.get(run.id)).row.lease_recoveries == (0 if loss == LOSE_THE_ANSWER else 1)
         assert await postgres.sold() == ["tea"]
         assert (await kinds(engine, run.id)).count(j.STEP_COMPLETED) == 1

@@ -62,7 +62,7 @@ async def computes_before_it_writes(ctx: ironflow.Context, on: str) -> str:
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite commits on the spot, however slow this machine is: only then does a turn end where it began."""
-    monkeypatch.setattr(committer, "INLINE_MEAN", 60.0)
+    monkeypatch.setattr(committer, "INLINE_MEAN_S", 60.0)
 
 
 class Breaking(logging.Handler):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ironflow.cli import inputs, output, times
-from ironflow.cli.database import DbOption, JsonOption, actor, on_store
+from ironflow.cli.database import DbOption, JsonOption, on_store
 from ironflow.cli.listing import Listing
 from ironflow.engine import views
+from ironflow.engine.commands import local_user
 from ironflow.errors import InvalidInput, KeyNotFound
 from ironflow.model import key as kinds
 from ironflow.model.key import KeyRow
@@ -63,7 +64,7 @@ def create(
             store,
             _kind(worker=worker, platform=platform),
             name,
-            by=actor(),
+            by=local_user(),
             scope=Scope(org, environment),
             role=role,
             workflows=workflow or None,
@@ -129,7 +130,7 @@ def revoke(
     async def command(store: Store) -> None:
         if key not in {row.key_id for row in await store.keys(None)}:
             raise KeyNotFound(f"no API key has the id {key!r}")
-        changed = await store.revoke_key(key, actor())
+        changed = await store.revoke_key(key, local_user())
         if json:
             output.emit({"key_id": key, "changed": changed})
         else:

@@ -17,7 +17,7 @@ import typer
 from ironflow.cli.database import answer
 from ironflow.errors import InvalidInput, RunNotFound
 from ironflow.model.run import RunRow
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from ironflow.context.workflows import Workflow

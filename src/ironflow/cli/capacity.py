@@ -14,7 +14,7 @@ from ironflow.cli.database import DbOption, JsonOption
 from ironflow.cli.listing import Listing
 from ironflow.model import run as states
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
-from ironflow.model.ids import split_route
+from ironflow.model.ids import split_route, split_routes
 from ironflow.model.routing import Serves
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def sessions(
             made = Listing(*heads, shrink=("WORKFLOWS", "HOST", "TAGS"))
             for row in rows:
                 free = "leaves" if row.draining else f"{row.credits}/{row.slots}"
-                names = ", ".join(_route(route) for route in row.routes.split("\n") if route)
+                names = ", ".join(map(_route, split_routes(row.routes)))
                 tags = ", ".join(Serves.from_json(row.scope, row.serves).tags)
                 beat = times.ago(row.heartbeat_at, now)
                 made.add_row(row.worker_id, row.host, str(row.pid), free, beat, tags, names)

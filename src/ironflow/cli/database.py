@@ -7,8 +7,6 @@ nothing", not leave an empty database behind that the next command believes.
 from __future__ import annotations
 
 import asyncio
-import getpass
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
@@ -54,23 +52,27 @@ def settings_for(url: str | None, **overrides: Any) -> Settings:
 
 
 @asynccontextmanager
-async def opened(url: str | None, *, write: bool = False, make: bool = False) -> AsyncIterator[Store]:
+async def opened(url: str, *, write: bool = False, make: bool = False) -> AsyncIterator[Store]:
     """Open a database.
+
+    Args:
+        url: its address.
+        write: the command changes something.
+        make: it does, and a database that is not there is made.
 
     Raises:
         StoreUnreachable: there is none, and `make` does not say to make one.
     """
-    settings = settings_for(url)
     if not make:
-        must_exist(settings.database_url)
-    store = await connect(settings.database_url, settings=settings, read_only=not write)
+        _must_exist(url)
+    store = await connect(url, read_only=not (write or make))
     try:
         yield store
     finally:
         await store.close()
 
 
-def must_exist(url: str) -> None:
+def _must_exist(url: str) -> None:
     """Refuse the address of a SQLite file that is not there."""
     from pathlib import Path
 
@@ -99,14 +101,6 @@ def answer(
         raise typer.Exit(code)
 
 
-def actor() -> str:
-    """Who a command is recorded to come from: the user of the operating system."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
-
-
 def on_store(
     url: str | None,
     command: Callable[[Store], Awaitable[int | None]],
@@ -118,7 +112,7 @@ def on_store(
     """Open the database (`make`: one that is not there is made), run a command on it, leave with its exit code."""
 
     async def whole() -> int | None:
-        async with opened(url, write=write, make=make) as store:
+        async with opened(settings_for(url).database_url, write=write, make=make) as store:
             return await command(store)
 
     answer(whole, as_json=as_json)

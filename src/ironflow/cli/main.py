@@ -11,6 +11,8 @@ import os
 import sys
 
 _EXECUTES = frozenset({"run", "worker", "demo", "serve"})
+#: How a shell tells of a process that SIGPIPE (13) or SIGINT (2) has ended.
+_BROKEN_PIPE, _INTERRUPTED = 128 + 13, 128 + 2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,14 +51,12 @@ def _run(argv: list[str]) -> int:
         _plain_help()
     try:
         code = command().main(argv, prog_name="ironflow", standalone_mode=False)
-    except typer.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
+    except (typer.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; the flush at exit must not complain about it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
+        return _BROKEN_PIPE
     except Exception as error:
         if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
             raise
@@ -81,7 +81,3 @@ def _plain_help() -> None:
 def _help_for(error: object) -> str:
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path if context is not None else 'ironflow'} --help`."
-
-
-def _interrupted() -> int:
-    return 128 + 2

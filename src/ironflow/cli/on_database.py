@@ -1,8 +1,6 @@
 """A command's backend that is a database, opened in this process.
 
-Commands that only look open it read-only and never create it: a slip in the path must say "there is nothing", not leave
-an empty database behind that the next command believes. What only some commands need is imported when they do: a list
-must not wait for the engine.
+What only some commands need is imported when they do: a list must not wait for the engine.
 """
 
 from __future__ import annotations
@@ -12,16 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ironflow.cli.database import actor, must_exist, settings_for
+from ironflow.cli.database import opened, settings_for
 from ironflow.cli.follow import events
-from ironflow.engine import views
+from ironflow.engine import commands, views
 from ironflow.engine.declared import Declared, unknown
 from ironflow.engine.why import holds
 from ironflow.errors import RunNotFound
 from ironflow.model.ids import split_tags
 from ironflow.model.run import RunRow
-from ironflow.store import connect
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import Store
+from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from ironflow.context.workflows import Workflow
@@ -37,19 +35,10 @@ _PAGE = 500
 
 @asynccontextmanager
 async def database(url: str | None, *, write: bool, make: bool) -> AsyncIterator[OnDatabase]:
-    """Open a database.
-
-    Raises:
-        StoreUnreachable: there is none, and `make` does not say to make one.
-    """
+    """Open a database; arguments and errors as of `cli.database.opened`."""
     settings = settings_for(url)
-    if not make:
-        must_exist(settings.database_url)
-    store = await connect(settings.database_url, settings=settings, read_only=not (write or make))
-    try:
+    async with opened(settings.database_url, write=write, make=make) as store:
         yield OnDatabase(store, settings.max_payload_bytes)
-    finally:
-        await store.close()
 
 
 class OnDatabase:
@@ -95,9 +84,7 @@ class OnDatabase:
         return await holds(self._store, run_id)
 
     async def steer(self, run_id: str, verb: str, **options: bool) -> dict[str, Any]:
-        from ironflow.engine import commands
-
-        changed = await getattr(commands, verb)(self._store, run_id, actor(), **options)
+        changed = await getattr(commands, verb)(self._store, run_id, commands.local_user(), **options)
         row = await self._store.run(run_id)
         return views.steered(run_id, row.state if row is not None else None, changed=changed)
 
@@ -125,7 +112,7 @@ class OnDatabase:
         known = {row["name"] for row in await store.workflows()} | set(await store.paused_workflows())
         if workflow not in known:
             raise unknown(workflow, known)
-        changed = await (store.pause_workflow if to_pause else store.resume_workflow)(workflow, actor())
+        changed = await (store.pause_workflow if to_pause else store.resume_workflow)(workflow, commands.local_user())
         if changed and not to_pause:
             store.notify("queue", await store.sessions())
         return views.switched(workflow, (await store.paused_workflows()).get(workflow), changed=changed)

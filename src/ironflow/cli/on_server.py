@@ -17,7 +17,7 @@ from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.runtime.handle import RunView
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from ironflow import errors
 from ironflow.cli.values import readable
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from ironflow.model.fold import Try
     from ironflow.model.run import RunRow
+
+Row = TypeVar("Row")
 
 _STYLES = {
     runs.PENDING: "blue",
@@ -138,10 +140,8 @@ def state_text(state: str, note: str = "") -> Text:
     return text.append(f" {note}", style="dim") if note else text
 
 
-def show(rows: Iterable[Any], *, as_json: bool, empty: str, draw: Any) -> None:
-    """Print a list: one JSON array, or what `draw(console, rows)` makes of it, or a sentence when it is
-    empty.
-    """
+def show(rows: Iterable[Row], *, as_json: bool, empty: str, draw: Callable[[Console, list[Row]], None]) -> None:
+    """Print a list: one JSON array, or what `draw` makes of it, or a sentence when it is empty."""
     found = list(rows)
     if as_json:
         emit([plain(row) for row in found])

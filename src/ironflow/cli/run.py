@@ -25,10 +25,11 @@ from ironflow.engine import views
 from ironflow.errors import HandlerVersionMismatch, InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
+from ironflow.model import step as steps
 from ironflow.model.fold import Folded, fold
 from ironflow.model.ids import split_route
 from ironflow.model.run import RunRow
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from ironflow.cli.view import View
@@ -207,9 +208,9 @@ class _Errand:
             told["exit"] = code
             output.emit({**told, "resumable": True} if code == exits.INTERRUPTED else told)
             return code
-        steps = sum(step.state == "completed" for step in view.steps.values())
+        done = sum(step.state == steps.COMPLETED for step in view.steps.values())
         if code == exits.INTERRUPTED:
-            self.view.say(f"interrupted; {output.count(steps, 'step')} done. Run again to resume.", "yellow")
+            self.view.say(f"interrupted; {output.count(done, 'step')} done. Run again to resume.", "yellow")
         elif row.state == states.PAUSED:
             from ironflow.engine.why import paused_because
 
@@ -221,7 +222,7 @@ class _Errand:
             self._report_failure(row, view)
         else:
             lasted = times.span((row.ended_at or row.created_at) - row.created_at)
-            self.view.say(f"{row.state} in {lasted}, {output.count(steps, 'step')}", output.style_of(row.state))
+            self.view.say(f"{row.state} in {lasted}, {output.count(done, 'step')}", output.style_of(row.state))
             print(output.result_text(view.output), flush=True)
         return code
 

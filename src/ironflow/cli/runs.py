@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ironflow.cli import exits, output, run_screen, times
+from ironflow.cli import exits, inputs, output, run_screen, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonLinesOption, JsonOption, RunArgument
 from ironflow.cli.listing import Listing
@@ -15,7 +15,7 @@ from ironflow.engine.why import Hold, paused_because
 from ironflow.errors import InvalidInput
 from ironflow.model import run as states
 from ironflow.model.run import RunRow
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -195,10 +195,8 @@ def _states(names: list[str] | None) -> list[str]:
 def _label(text: str | None) -> tuple[str, str] | None:
     if text is None:
         return None
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InvalidInput(f"{text!r} is no label", hint="Give it as key=value.")
-    return key, value
+    [label] = inputs.pairs([text], "label").items()
+    return label
 
 
 def _draw_list(screen: Console, rows: list[RunRow], now: int) -> None:

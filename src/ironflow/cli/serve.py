@@ -11,7 +11,7 @@ import typer
 
 from ironflow.cli import exits, output, process
 from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
-from ironflow.cli.database import actor as user
+from ironflow.engine.commands import local_user
 from ironflow.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ async def _dev_keys(store: Store) -> dict[str, str]:
     made = {}
     for kind, role, name in ((kinds.ORG, "admin", "admin_key"), (kinds.WORKER, None, "worker_key")):
         until = store.now() + DEV_KEYS_MS
-        _, made[name] = await keys.make(store, kind, f"serve --dev {kind}", by=user(), role=role, expires_at=until)
+        called, by = f"serve --dev {kind}", local_user()
+        _, made[name] = await keys.make(store, kind, called, by=by, role=role, expires_at=until)
     return made
 
 

@@ -17,7 +17,7 @@ from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, fi
 from ironflow.cli.database import DbOption, JsonOption
 from ironflow.errors import InvalidInput, IronflowError, ReplayDivergence
 from ironflow.model import run as states
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 RunsArgument = Annotated[
     list[str],

@@ -33,11 +33,11 @@ PIPE_VARIABLE: Final = "IRONFLOW_SUPERVISOR_PIPE"
 #: How long a report of a death may keep a supervisor that ends, seconds.
 REPORT_S: Final = 2.0
 #: Pause before a dead child is replaced, seconds: the first, and the longest.
-BACKOFF = (0.2, 30.0)
+BACKOFF_S = (0.2, 30.0)
 #: A child that lived this long was healthy: its death is not part of a series, seconds.
-HEALTHY = 5.0
+HEALTHY_S = 5.0
 #: Beyond the drain limit, before a child that does not leave is killed, seconds.
-PATIENCE = 2.0
+PATIENCE_S = 2.0
 
 
 def watch_supervisor(gone: Callable[[], None]) -> bool:
@@ -98,9 +98,9 @@ async def supervise(
             if obituary is not None:
                 await obituary.open()
             await _keep(children, signals)
-            limit = settings.drain_timeout_ms / 1000 + PATIENCE
+            limit_s = settings.drain_timeout_ms / 1000 + PATIENCE_S
             # One that has died and was not replaced yet has been told of; it does not spoil the end of the others.
-            codes = await _drain([child for child in children if child.alive], signals, limit)
+            codes = await _drain([child for child in children if child.alive], signals, limit_s)
             for child in children:
                 child.report()
             if obituary is not None:
@@ -141,19 +141,19 @@ def _metrics(settings: Settings, number: int) -> list[str]:
     return ["--metrics-address", f"{host}:{port + number - 1 if port else 0}"]
 
 
-async def _drain(children: list[_Child], signals: Signals, limit: float) -> list[int]:
-    """Ask all to leave; pass a second signal on; kill what has not left within `limit` seconds."""
+async def _drain(children: list[_Child], signals: Signals, limit_s: float) -> list[int]:
+    """Ask all to leave; pass a second signal on; kill what has not left within `limit_s` seconds."""
     for child in children:
         child.send(signal.SIGTERM)
     leaving: asyncio.Future[list[int]] = asyncio.gather(*(child.ended() for child in children))
     second: asyncio.Future[None] = asyncio.ensure_future(signals.wait(2))
-    deadline = asyncio.get_running_loop().time() + limit
+    deadline = asyncio.get_running_loop().time() + limit_s
     both: set[asyncio.Future[Any]] = {leaving, second}
-    await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     if not leaving.done():
         for child in children:
             child.send(signal.SIGTERM)
-        left = max(PATIENCE, deadline - asyncio.get_running_loop().time()) if second.done() else PATIENCE
+        left = max(PATIENCE_S, deadline - asyncio.get_running_loop().time()) if second.done() else PATIENCE_S
         await asyncio.wait({leaving}, timeout=left)
     second.cancel()
     if not leaving.done():
@@ -220,7 +220,7 @@ class _Child:
         #: what the process says
         self.heard: Heard | None = None
         self.process: asyncio.subprocess.Process | None = None
-        self.pause = BACKOFF[0]
+        self.pause_s = BACKOFF_S[0]
         self._key: str | None = None
         self._ever_began = False
         #: the exit code with which it ended because it may not work or cannot, so that it is not replaced
@@ -282,13 +282,13 @@ class _Child:
             self.report()
             if final:
                 return
-            if loop.time() - started >= HEALTHY:
-                self.pause = BACKOFF[0]
+            if loop.time() - started >= HEALTHY_S:
+                self.pause_s = BACKOFF_S[0]
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            pause_ms = round(self.pause * 1000)
+            pause_ms = round(self.pause_s * 1000)
             self._tell("died", code, f"{how}; the next starts in {times.span(pause_ms)}", pause_ms=pause_ms)
-            await asyncio.sleep(self.pause)
-            self.pause = min(self.pause * 2, BACKOFF[1])
+            await asyncio.sleep(self.pause_s)
+            self.pause_s = min(self.pause_s * 2, BACKOFF_S[1])
             await self.start()
 
     def _tell(self, event: str, code: int, text: str, **facts: int) -> None:

@@ -301,9 +301,9 @@ async def _until_told(worker: Worker, signals: Signals) -> None:
 
 def _name(worker_id: str | None) -> str:
     """What this worker is called, also before it has begun."""
-    from ironflow.worker.session import name_of
+    from ironflow.worker.session import worker_name
 
-    return name_of(worker_id)
+    return worker_name(worker_id)
 
 
 def _say_ready(worker: Worker, names: list[str], *, as_json: bool) -> None:

@@ -32,7 +32,7 @@ from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
 from ironflow.runtime.handle import Run, RunView
 from ironflow.runtime.thread import Synchronous
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -32,7 +32,7 @@ from ironflow.errors import (
 if TYPE_CHECKING:
     import aiohttp
 
-_log = logging.getLogger("ironflow.client")
+log = logging.getLogger("ironflow.client")
 
 #: Seconds before each further try of a request that found no server, or one that could not answer.
 PAUSES: Final = (1.0, 2.0, 4.0)
@@ -224,13 +224,13 @@ class Connection:
     async def rest(self, failed: int, problem: str) -> None:
         """Pause before the next try, and say why; `failed`: how many tries have failed by now, from 1."""
         pause = self.pauses[failed - 1]
-        _log.warning("%s; trying again in %g s", problem, pause)
+        log.warning("%s; trying again in %g s", problem, pause)
         await asyncio.sleep(pause)
 
     @contextmanager
     def _saying_that_it_takes_long(self) -> Iterator[None]:
         timer = asyncio.get_running_loop().call_later(
-            LONG_S, _log.warning, "%s has not answered for %g s; still waiting", self.server, LONG_S
+            LONG_S, log.warning, "%s has not answered for %g s; still waiting", self.server, LONG_S
         )
         try:
             yield

@@ -15,7 +15,7 @@ from ironflow.engine import views
 from ironflow.engine.hints import at_a_terminal
 from ironflow.engine.why import Hold
 from ironflow.model.fold import StepView, Try
-from ironflow.model.ids import route_of
+from ironflow.model.ids import join_routes, route_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.scope import Scope
@@ -48,7 +48,7 @@ def _route(told: Mapping[str, Any]) -> str:
 
 
 def _routes(told: list[Mapping[str, Any]]) -> str:
-    return "\n".join(map(_route, told))
+    return join_routes(map(_route, told))
 
 
 #: Columns that are shown taken apart, and kept in one text.

@@ -18,7 +18,7 @@ from ironflow.engine.declared import Declared
 from ironflow.engine.starting import Start
 from ironflow.errors import InvalidInput
 from ironflow.model import moment
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 
 def body(wf: Workflow[Any, Any] | str, input: Any, options: Start, *, idempotency_key: str | None, limit: int) -> bytes:

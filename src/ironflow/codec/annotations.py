@@ -113,10 +113,7 @@ def _typed_dict(tp: Any) -> Any:
     fields = {}
     for name, hint in typing.get_type_hints(tp, include_extras=True).items():
         presence = typing.Required if name in tp.__required_keys__ else typing.NotRequired
-        if get_origin(hint) in (
-            typing.Required,
-            typing.NotRequired,
-        ):  # as text: not in __required_keys__
+        if get_origin(hint) in (typing.Required, typing.NotRequired):  # as text: not in __required_keys__
             presence, hint = get_origin(hint), get_args(hint)[0]
         fields[name] = presence[for_pydantic(hint)]
     # Built by name at run time, which the type checkers cannot follow.

@@ -25,9 +25,11 @@ from ironflow.errors import IronflowError, StepFailed
 
 __all__ = ["decode_error", "encode_error", "traceback_of"]
 
+#: The most that is stored of a traceback, a message, and an exception with all that belongs to it, in bytes of UTF-8.
 MAX_TRACEBACK: Final = 16 * 1024
 MAX_MESSAGE: Final = 32 * 1024
 MAX_TOTAL: Final = 256 * 1024
+#: Levels of causes and groups that are followed.
 MAX_DEPTH: Final = 20
 _ATTRIBUTE: Final = "__ironflow_traceback__"
 _VALUE_DEPTH: Final = 20  # together with the chain, well inside what the JSON reader accepts
@@ -90,7 +92,7 @@ def _recorded(error: BaseException) -> str:
 
 
 class _Encoder:
-    """One encoding: knows what it has seen (chains can be cyclic) and how much room is left."""
+    """One encoding: knows what it has seen (chains can be cyclic) and how much room is left, in bytes."""
 
     __slots__ = ("room", "seen")
 
@@ -277,9 +279,8 @@ def _rebuild(node: dict[str, Any]) -> BaseException | None:
 def _find(name: str) -> type[BaseException] | None:
     parts = name.split(".")
     found: Any = None
-    for end in range(
-        len(parts) - 1, 0, -1
-    ):  # `package.module.Outer.Inner`: the longest prefix that is a module
+    # `package.module.Outer.Inner`: the longest prefix that is a module
+    for end in range(len(parts) - 1, 0, -1):
         found = _module(".".join(parts[:end]))
         if found is not None:
             for part in parts[end:]:

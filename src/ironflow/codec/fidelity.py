@@ -125,7 +125,11 @@ def _same_hidden(value: Any, back: Any, kind: type) -> None:
     """Parts beside the declared ones: private attributes of models, the bound of a deque."""
     if issubclass(kind, BaseModel):
         check_same(value.__pydantic_private__, back.__pydantic_private__)
-    elif not dataclasses.is_dataclass(kind) and getattr(value, "maxlen", None) != getattr(
-        back, "maxlen", None
-    ):
+    elif not dataclasses.is_dataclass(kind) and _bound(value) != _bound(back):
         raise _changed(kind)
+
+
+def _bound(value: Any) -> int | None:
+    """How many items a deque keeps; None for all, and for what is no deque."""
+    bound: int | None = getattr(value, "maxlen", None)
+    return bound

@@ -29,6 +29,7 @@ from ironflow.engine.requests import Note, StepCall
 from ironflow.engine.workflow_loop import active_loops
 from ironflow.engine.workflow_task import Scope
 from ironflow.errors import DefinitionError, ForbiddenInWorkflow, InvalidInput
+from ironflow.model import journal as j
 from ironflow.model.ids import LONGEST_NAME, LONGEST_STATUS, LONGEST_WARNING, check_length
 
 A = TypeVar("A")
@@ -48,8 +49,7 @@ class Context:
         run_id, root_run_id, workflow_name: which run this is, and the outermost one it belongs to.
         attempt: 1 + the automatic retries of the run.
         random: a `random.Random` that gives the same numbers in every replay.
-        log: a logger that is silent while replaying, and whose lines come out after the commit they belong
-            to.
+        log: a logger that is silent while replaying, and whose lines come out after the commit they belong to.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -69,20 +69,20 @@ class Context:
 
     @property
     def random(self) -> Random:
+        """See the class. Made when it is first asked for: most runs draw nothing."""
         if self._random is None:
             self._random = Random(f"{self._instance.info.seed}/random")
         return self._random
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """See the class."""
         if self._log is None:
             self._log = run_logger(self._instance)
         return self._log
 
     def now(self) -> datetime:
-        """The time of the last thing that happened to the run (aware, UTC). It stands still between
-        awaits.
-        """
+        """The time of the last thing that happened to the run (aware, UTC). It stands still between awaits."""
         return _EPOCH + self._loop.now_ms * _MILLISECOND
 
     def uuid4(self, name: str | None = None) -> UUID:
@@ -113,7 +113,7 @@ class Context:
             self._unpatched.add(id)
             return False
         patches.add(id)
-        self._loop.ask_note(Note("value_recorded", f"{scope.note_id()}:{id}", {"patched": id}))
+        self._loop.ask_note(Note(j.VALUE_RECORDED, f"{scope.note_id()}:{id}", {"patched": id}))
         return True
 
     # ---- steps
@@ -123,9 +123,7 @@ class Context:
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
     def step(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
-        """Call a function as a step without decorating it. A lambda needs a name: `step(name="…")(lambda:
-        …)`.
-        """
+        """Call a function as a step without decorating it. A lambda needs a name: `step(name="…")(lambda: …)`."""
         return self._call(_spec_of(fn), args, kwargs)
 
     @overload
@@ -164,7 +162,7 @@ class Context:
         spec = _spec_of(fn)
         key = f"{scope.note_id()}:{spec.name}"
         undoing = StepCall(key, spec, args, kwargs)
-        self._loop.ask_note(Note("compensation_registered", key, {"name": spec.name}, undoing))
+        self._loop.ask_note(Note(j.COMPENSATION_REGISTERED, key, {"name": spec.name}, undoing))
 
     def skip(self, name: str, reason: str) -> None:
         """Journal that a step was left out on purpose, in the place where its call would have stood."""
@@ -172,7 +170,7 @@ class Context:
         _bounded(str(reason), "the reason of a skipped step", LONGEST_STATUS)
         self._scope("skip")
         key = self._loop.call_id(name)
-        self._loop.ask_note(Note("step_skipped", key, {"name": name, "reason": reason}))
+        self._loop.ask_note(Note(j.STEP_SKIPPED, key, {"name": name, "reason": reason}))
 
     def wait(self, awaitable: Awaitable[T], /) -> T:
         """What `await` is in a synchronous workflow: `total = ctx.wait(fetch(url))`."""
@@ -287,17 +285,15 @@ class Context:
 
     def set_status(self, text: str) -> None:
         """Say in a few words what the run is doing; shown wherever the run is. At most 1,000 characters."""
-        self._note("status_set", {"text": _bounded(str(text), "a status", LONGEST_STATUS)})
+        self._note(j.STATUS_SET, {"text": _bounded(str(text), "a status", LONGEST_STATUS)})
 
     def set_output(self, value: Any) -> None:
-        """Publish a preliminary result, readable while the run goes on. What the workflow returns replaces
-        it.
-        """
-        self._loop.ask_note(Note("output_set", self._scope("set_output").note_id(), {}, value=value))
+        """Publish a preliminary result, readable while the run goes on. What the workflow returns replaces it."""
+        self._loop.ask_note(Note(j.OUTPUT_SET, self._scope("set_output").note_id(), {}, value=value))
 
     def warn(self, message: str) -> None:
         """Journal a warning, of at most 10,000 characters; a run that completes with one ends as `warning`."""
-        self._note("warning", {"message": _bounded(str(message), "a warning", LONGEST_WARNING)})
+        self._note(j.WARNING, {"message": _bounded(str(message), "a warning", LONGEST_WARNING)})
 
     # ---- inside
 

@@ -22,9 +22,7 @@ T = TypeVar("T")
 
 
 class Outcome(Generic[T]):
-    """How one of several awaitables ended: `index` is its place in what was given, `error` is None if it went
-    well.
-    """
+    """How one of several awaitables ended: `index` is its place in what was given, `error` is None if it went well."""
 
     __slots__ = ("_value", "error", "index")
 
@@ -35,6 +33,7 @@ class Outcome(Generic[T]):
 
     @property
     def ok(self) -> bool:
+        """Whether it went well."""
         return self.error is None
 
     @property
@@ -190,6 +189,11 @@ class LazyMap(Iterator[Awaitable[T]]):
 
 
 def check_limit(concurrency: Any) -> int | None:
+    """How many may be under way at a time; None for any number.
+
+    Raises:
+        DefinitionError: it is no whole number from 1.
+    """
     if concurrency is None:
         return None
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
@@ -198,7 +202,11 @@ def check_limit(concurrency: Any) -> int | None:
 
 
 def check_on_error(on_error: str) -> bool:
-    """Whether errors are collected."""
+    """Whether errors are collected.
+
+    Raises:
+        DefinitionError: it is none of the two words.
+    """
     if on_error not in ("fail_fast", "collect"):
         raise DefinitionError(f'on_error must be "fail_fast" or "collect", not {on_error!r}')
     return on_error == "collect"

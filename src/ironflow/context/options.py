@@ -99,27 +99,32 @@ def run_policy(retry: Retry | int) -> RetryPolicy:
 
 
 def checked_kind(kind: str) -> str:
+    """A kind that an author may give a step."""
     if kind not in GIVEN_KINDS:
         raise DefinitionError(f"a step's kind must be one of {', '.join(GIVEN_KINDS)}, not {kind!r}")
     return kind
 
 
 def optional_ms(duration: Duration | None, name: str) -> int | None:
+    """A length of time in milliseconds, where one is given; errors as of `to_ms`."""
     return None if duration is None else to_ms(duration, name=name)
 
 
 def as_lane(lane: Lane | int | None) -> Lane | None:
+    """A lane; a bare number is one for the whole workflow."""
     given: Any = lane
     return given if given is None or isinstance(given, Lane) else Lane(given)
 
 
 def checked_choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
+    """One of these words; `name`: of the option, for the error."""
     if value not in allowed:
         raise DefinitionError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return value
 
 
 def checked_names(names: Any, what: str) -> tuple[str, ...]:
+    """A sequence of names; `what`: of the option, for the error."""
     if isinstance(names, str):  # tuple("gpu") would be three tags
         raise DefinitionError(f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}].")
     return tuple(names)

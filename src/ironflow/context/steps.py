@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from threading import get_ident
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from ironflow.context.call import Call, JournaledStep
 from ironflow.context.options import (
@@ -152,15 +152,13 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
     return Step(fn, options)
 
 
-class _StepDecorator:
-    """What `@step(...)` returns, for type checkers only: a decorator that keeps parameters and result."""
+class _StepDecorator(Protocol):
+    """What `@step(...)` returns: a decorator that keeps parameters and result."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        raise AssertionError("only its type is of use")
 
 
 def undecorated_spec(fn: Callable[..., Any], kind: str) -> StepSpec:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ironflow.model import journal as j
+from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model.fold import StepView, fold
 from ironflow.model.journal import Event
@@ -146,7 +147,7 @@ def ended_well(events: Sequence[Event], state: str) -> Check:
     whole = terminal == 1 and folded.state == state and not folded.breaches
     return Check(
         "the run ended once, and its journal folds to the run's row",
-        whole and state == "completed",
+        whole and state == runs.COMPLETED,
         "; ".join(folded.breaches[:3]) or f"{state}, {len(events)} events, {terminal} of them terminal",
     )
 

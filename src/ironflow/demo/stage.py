@@ -18,6 +18,7 @@ from ironflow.demo.proof import Effect, read_effects
 from ironflow.demo.view import Scene, View
 from ironflow.demo.workers import WorkerProcess
 from ironflow.model import journal as j
+from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model.fold import StepView, fold
 from ironflow.model.journal import Event
@@ -126,7 +127,7 @@ class Stage:
 
         async def in_a_step() -> bool:
             await self._look(run)
-            if self.scene.state in ("completed", "warning", "failed"):
+            if self.scene.state in runs.TERMINAL:
                 raise DemoFailed("the run ended before it could be interrupted")
             if not self.scene.total or self.scene.done < KILL_AT * self.scene.total:
                 return False
@@ -160,7 +161,7 @@ class Stage:
             survivor = next(worker for worker in self.workers if not worker.killed)
             if not survivor.alive:
                 raise DemoFailed(f"worker {survivor.name} ended:\n{survivor.output()}")
-            return self.scene.state in ("completed", "warning", "failed", "paused", "cancelled")
+            return self.scene.state in runs.TERMINAL or self.scene.state == runs.PAUSED
 
         await self._until(ended, "the run to end")
         return await run.result(timeout=_PATIENCE_S)

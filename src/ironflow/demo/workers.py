@@ -19,8 +19,8 @@ class WorkerProcess:
     """`ironflow worker` as a process of its own.
 
     Args:
-        name: its worker id, shown in the journal. url: the database. It travels in the environment, because
-        command lines can be read by every user of the host
+        name: its worker id, shown in the journal.
+        url: the database. It travels in the environment, because command lines can be read by every user of the host,
             and an address may hold a password.
         folder: where its output goes, to be shown only if something is wrong with it.
     """
@@ -43,10 +43,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        """The number of its process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether its process has not ended."""
         return self._process.poll() is None
 
     def kill(self) -> None:

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ironflow.engine.definitions import TRANSACTION
+from ironflow.engine.definitions import is_async_function
 from ironflow.engine.outside import Outside
 from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
 from ironflow.errors import StepTimeout
 from ironflow.model import moment
 from ironflow.model.capacity import RunHead
+from ironflow.model.step import TRANSACTION
 
 if TYPE_CHECKING:
     from ironflow.store.base import OpenTransaction
@@ -166,7 +167,7 @@ class Bodies:
         return await self._within(body, call)
 
     async def _call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if asyncio.iscoroutinefunction(fn):
+        if is_async_function(fn):
             return await fn(*args, **kwargs)
         context = contextvars.copy_context()
         running = self._pool.submit(context.run, _plain, fn, args, kwargs)
@@ -236,7 +237,7 @@ def _least(a: float | None, b: float | None) -> float | None:
 
 def _with_connection(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any], Any]:
     """A function of the connection alone, of the same colour and name: stores refuse one that they cannot call."""
-    if asyncio.iscoroutinefunction(fn):
+    if is_async_function(fn):
 
         @functools.wraps(fn)
         async def call(connection: Any) -> Any:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+
 from ironflow.errors import InvalidTransition
 from ironflow.model import journal as j
 from ironflow.model import operator
-from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import Decide, Store
+from ironflow.model.transition import Decide, Locked, Transition
+from ironflow.store.base import Store
+
+
+def local_user() -> str:
+    """Who asks, where no key says it: the user of the operating system, as journals and the audit log name them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 async def command(store: Store, run_id: str, decide: Decide) -> Transition | None:
-    """Lock one run, decide, apply; tell whoever executes it.
+    """Lock one run, decide, apply; tell whoever executes it. Returns what was applied, None where nothing was.
 
     Raises:
         RunNotFound: no such run.
@@ -29,33 +40,21 @@ async def command(store: Store, run_id: str, decide: Decide) -> Transition | Non
 
 async def cancel(store: Store, run_id: str, actor: str, *, force: bool = False) -> bool:
     """End a run; see `model.operator.cancel`. Returns whether anything changed."""
-
-    def decide(locked: Locked) -> Transition | None:
-        return operator.cancel(locked, actor, force=force)
-
-    return await command(store, run_id, decide) is not None
+    return await command(store, run_id, lambda locked: operator.cancel(locked, actor, force=force)) is not None
 
 
 async def pause(store: Store, run_id: str, actor: str) -> bool:
     """Hold a run; see `model.operator.pause`. Returns whether anything changed."""
-
-    def decide(locked: Locked) -> Transition | None:
-        return operator.pause(locked, actor)
-
-    return await command(store, run_id, decide) is not None
+    return await command(store, run_id, lambda locked: operator.pause(locked, actor)) is not None
 
 
 async def resume(store: Store, run_id: str, actor: str) -> bool:
-    """Let a paused run go on; see `model.operator.resume`."""
-
-    def decide(locked: Locked) -> Transition | None:
-        return operator.resume(locked, actor)
-
-    return await command(store, run_id, decide) is not None
+    """Let a paused run go on; see `model.operator.resume`. Returns True: what is not paused is refused."""
+    return await command(store, run_id, lambda locked: operator.resume(locked, actor)) is not None
 
 
 async def retry(store: Store, run_id: str, actor: str, *, restart: bool = False) -> bool:
-    """Reopen a failed or cancelled run; see `model.operator.reopen`."""
+    """Reopen a failed or cancelled run; see `model.operator.reopen`. Returns True: what cannot be is refused."""
     events = await store.journal(run_id)
     # A run that has ended ends with the record of it. What an earlier epoch failed of may be finished by now.
     last = events[-1] if events else None

@@ -98,6 +98,7 @@ class StepSpec:
 
     @property
     def arguments(self) -> Arguments:
+        """The codec of what goes in; made at the first call."""
         if self._arguments is None:
             from ironflow.codec.arguments import Arguments
 
@@ -107,6 +108,7 @@ class StepSpec:
 
     @property
     def result(self) -> Codec:
+        """The codec of what comes out; made at the first call."""
         if self._result is None:
             from ironflow.codec.arguments import result_codec
 
@@ -290,7 +292,12 @@ def check_function(fn: Any, what: str) -> None:
 
 
 def is_async_function(fn: Any) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - an object's own async __call__ is what is asked for
+    """Whether calling it gives a coroutine. Everybody asks here: an object with an `async def __call__` is easily
+    missed, and would be called in a thread, where nobody awaits what it gives.
+    """
+    if inspect.iscoroutinefunction(fn):
+        return True
+    return inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - its own method, if it has one
 
 
 def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:

@@ -30,7 +30,8 @@ from ironflow.model.fold import Folded, fold
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import Store
+from ironflow.store.reader import RunFilter
 
 #: Runs whose journals are held in memory at once.
 PAGE = 50
@@ -72,8 +73,8 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Holdings:
-    """Who holds what at one moment."""
+class Held:
+    """Which runs hold a slot or a place in the queue, at one moment."""
 
     leased: set[str]
     queue: dict[str, QueueRow]
@@ -93,14 +94,14 @@ async def examine(store: Store, *, ceiling: int = 10, health: bool = True) -> li
     """
     found = [Finding("store", None, message) for message in await store.check()] if health else []
     found += await _lanes(store)
-    holdings = await _holdings(store)
-    unknown = holdings.leased | set(holdings.queue)
+    held = await _held(store)
+    unknown = held.leased | set(held.queue)
     async for page in _pages(store):
         journals = await store.journals([row.run_id for row in page])
         for row in page:
             unknown.discard(row.run_id)
             waits = [] if row.ended else await store.waits(row.run_id)
-            suspected = list(_run(row, journals[row.run_id], holdings, waits, ceiling))
+            suspected = list(_run(row, journals[row.run_id], held, waits, ceiling))
             suspected += await _family(store, row)
             if suspected:
                 found += await _confirmed(store, row.run_id, ceiling)
@@ -131,7 +132,7 @@ async def _pages(store: Store) -> AsyncIterator[list[RunRow]]:
         before = (page[-1].created_at, page[-1].run_id)
 
 
-async def _holdings(store: Store) -> Holdings:
+async def _held(store: Store) -> Held:
     leased = {lease.run_id for lease in await store.leases()}
     after = ""
     while True:
@@ -141,7 +142,7 @@ async def _holdings(store: Store) -> Holdings:
         if len(expired) < _BATCH:
             break
         after = max(expired)
-    return Holdings(leased, {row.run_id: row for row in await store.queue(_ALL)})
+    return Held(leased, {row.run_id: row for row in await store.queue(_ALL)})
 
 
 async def _confirmed(store: Store, run_id: str, ceiling: int) -> list[Finding]:
@@ -152,8 +153,8 @@ async def _confirmed(store: Store, run_id: str, ceiling: int) -> list[Finding]:
         if row is None:  # retention took the whole tree
             return []
         events = await store.journal(run_id)
-        holdings, waits = await _holdings(store), await store.waits(run_id)
-        found = [*_run(row, events, holdings, waits, ceiling), *await _family(store, row)]
+        held, waits = await _held(store), await store.waits(run_id)
+        found = [*_run(row, events, held, waits, ceiling), *await _family(store, row)]
         if not found or await store.run(run_id) == row:
             break
     return found
@@ -168,13 +169,13 @@ def check_journal(run_id: str, events: Sequence[Event]) -> list[Finding]:
 
 
 def _run(
-    row: RunRow, events: Sequence[Event], holdings: Holdings, waits: Sequence[WaitRow], ceiling: int
+    row: RunRow, events: Sequence[Event], held: Held, waits: Sequence[WaitRow], ceiling: int
 ) -> Iterator[Finding]:
     run_id = row.run_id
     checks = list(_journal(events))
     if events and not any(_unreadable(events)):
         checks += _against_row(row, fold(events))
-    checks += _held(row, holdings, waits)
+    checks += _places(row, held, waits)
     checks += _ceilings(row, ceiling)
     for rule, message in checks:
         yield Finding(rule, run_id, message)
@@ -239,9 +240,9 @@ def _against_row(row: RunRow, view: Folded) -> Iterator[tuple[str, str]]:
         yield "I8", f"the run has ended as {row.state}, but its epoch has no terminal event"
 
 
-def _held(row: RunRow, holdings: Holdings, waits: Sequence[WaitRow]) -> Iterator[tuple[str, str]]:
-    leased = row.run_id in holdings.leased
-    queue = holdings.queue.get(row.run_id)
+def _places(row: RunRow, held: Held, waits: Sequence[WaitRow]) -> Iterator[tuple[str, str]]:
+    leased = row.run_id in held.leased
+    queue = held.queue.get(row.run_id)
     if row.ended:
         if leased:
             yield "I5", f"the run has ended as {row.state} and still holds a lease"

@@ -34,7 +34,7 @@ from ironflow.engine.handler_thread import HandlerThread
 from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
 
-_log = logging.getLogger("ironflow.guard")
+log = logging.getLogger("ironflow.guard")
 
 _IN_A_STEP = "I/O belongs in a step: await ctx.step(…)"
 _NOW = "use ctx.now(), which is the same in every replay"
@@ -157,7 +157,7 @@ def _judge(loop: WorkflowLoop, what: str, instead: str, frame: FrameType) -> Non
         raise ForbiddenInWorkflow(message, hint=f"{instead[0].upper()}{instead[1:]}.")
     if site not in _warned and len(_warned) < _REMEMBERED_SITES:
         _warned.add(site)
-        _log.warning("%s; a replay will see something else: %s", message, instead)
+        log.warning("%s; a replay will see something else: %s", message, instead)
 
 
 def _authors_line(frame: FrameType) -> tuple[str, int]:

@@ -13,7 +13,7 @@ nothing, and has a clock and a seed of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ironflow.codec.values import parse
@@ -34,7 +34,7 @@ OPEN = (STARTED, INTERRUPTED, RETRYING)
 ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
 
-class Recorded:
+class RecordedStep:
     """What the journal holds of one step id."""
 
     __slots__ = ("due", "ended_tries", "input_hash", "kind", "state", "step_id", "tries_in_attempt")
@@ -51,8 +51,8 @@ class Recorded:
         self.tries_in_attempt = 0
 
 
-class Fact:
-    """One recorded fact: what is fed to the workflow, and the time it carried."""
+class RecordedFact:
+    """A fact as the journal holds it: what is fed to the workflow, and the time it carried."""
 
     __slots__ = ("at", "kind", "payload", "seq", "step_id")
 
@@ -109,11 +109,11 @@ class History:
         #: the attempt whose seed is used: the first one, or the last restart
         self.generation = 1
         self.last_seq = 0
-        self.recorded: dict[str, Recorded] = {}
+        self.recorded: dict[str, RecordedStep] = {}
         #: which id the current attempt recorded at a place (`scope/index`): another name there is a divergence
         self.slots: dict[str, str] = {}
-        self.facts: list[Fact] = []
-        self.carried: dict[str, Fact] = {}
+        self.facts: list[RecordedFact] = []
+        self.carried: dict[str, RecordedFact] = {}
         #: due times of the timers that outlived a segment, ms; fired ones too
         self.timers: dict[str, int] = {}
         self.notes: set[tuple[str, str]] = set()
@@ -144,11 +144,11 @@ class History:
                 handler(history, event, parse(event.payload) if event.payload else {})
         return history
 
-    def step(self, step_id: str) -> Recorded:
+    def step(self, step_id: str) -> RecordedStep:
         """What is recorded of a step, made on first mention."""
         record = self.recorded.get(step_id)
         if record is None:
-            record = self.recorded[step_id] = Recorded(step_id)
+            record = self.recorded[step_id] = RecordedStep(step_id)
         return record
 
     def state(self, step_id: str) -> str | None:
@@ -168,145 +168,146 @@ class History:
             self.fresh, self.started_at = False, max(self.started_at, at)
 
 
-def _created(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.input, h.started_at = data.get("input"), data.get("t", e.at)
+def _created(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.input, history.started_at = data.get("input"), data.get("t", event.at)
 
 
-def _entered(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.enter(data.get("t", e.at))
+def _entered(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.enter(data.get("t", event.at))
 
 
-def _step_started(h: History, e: Event, data: dict[str, Any]) -> None:
-    step_id = e.step_id or ""
-    record = h.step(step_id)
+def _step_started(history: History, event: Event, data: dict[str, Any]) -> None:
+    step_id = event.step_id or ""
+    record = history.step(step_id)
     record.kind = data.get("kind", "tool")
     record.input_hash = data.get("input_hash")
     record.state = STARTED
-    _take_slot(h, step_id)
+    _take_slot(history, step_id)
 
 
-def _step_fact(h: History, e: Event, data: dict[str, Any]) -> None:
-    step_id = e.step_id or ""
-    record = h.step(step_id)
+def _step_fact(history: History, event: Event, data: dict[str, Any]) -> None:
+    step_id = event.step_id or ""
+    record = history.step(step_id)
     record.state = ENDED
     record.ended_tries += 1
     record.tries_in_attempt += 1
-    _take_slot(h, step_id)
-    h.facts.append(Fact(e.seq, e.kind, step_id, data.get("t", e.at), data))
+    _take_slot(history, step_id)
+    history.facts.append(RecordedFact(event.seq, event.kind, step_id, data.get("t", event.at), data))
 
 
-def _step_retrying(h: History, e: Event, data: dict[str, Any]) -> None:
-    record = h.step(e.step_id or "")
+def _step_retrying(history: History, event: Event, data: dict[str, Any]) -> None:
+    record = history.step(event.step_id or "")
     record.state, record.due = RETRYING, data.get("due", 0)
     record.ended_tries += 1
     record.tries_in_attempt += 1
 
 
-def _step_interrupted(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.step(e.step_id or "").state = INTERRUPTED
+def _step_interrupted(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.step(event.step_id or "").state = INTERRUPTED
 
 
-def _step_cancelled(h: History, e: Event, data: dict[str, Any]) -> None:
-    record = h.step(e.step_id or "")
+def _step_cancelled(history: History, event: Event, data: dict[str, Any]) -> None:
+    record = history.step(event.step_id or "")
     if record.state == STARTED:
         record.ended_tries += 1
     record.state = CANCELLED
 
 
-def _step_skipped(h: History, e: Event, data: dict[str, Any]) -> None:
-    _take_slot(h, e.step_id or "")
-    _note(h, e, data)
+def _step_skipped(history: History, event: Event, data: dict[str, Any]) -> None:
+    _take_slot(history, event.step_id or "")
+    _note(history, event, data)
 
 
-def _take_slot(h: History, step_id: str) -> None:
-    h.slots[step_id.partition(":")[0]] = step_id
+def _take_slot(history: History, step_id: str) -> None:
+    history.slots[step_id.partition(":")[0]] = step_id
 
 
-def _timer_started(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.timers[e.step_id or ""] = data["due"]
+def _timer_started(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.timers[event.step_id or ""] = data["due"]
 
 
-def _timer_fired(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.facts.append(Fact(e.seq, e.kind, e.step_id or "", data.get("t", e.at), data))
+def _timer_fired(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.facts.append(RecordedFact(event.seq, event.kind, event.step_id or "", data.get("t", event.at), data))
 
 
-def _value(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.patches.add(data["patched"])
-    _note(h, e, data)
+def _value(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.patches.add(data["patched"])
+    _note(history, event, data)
 
 
-def _note(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.notes.add((e.kind, e.step_id or ""))
+def _note(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.notes.add((event.kind, event.step_id or ""))
 
 
-def _compensation(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.compensations.add(e.step_id or "")
-    h.registered.add(e.step_id or "")
-    _note(h, e, data)
+def _compensation(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.compensations.add(event.step_id or "")
+    history.registered.add(event.step_id or "")
+    _note(history, event, data)
 
 
-def _warning(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.warnings += 1
-    _note(h, e, data)
+def _warning(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.warnings += 1
+    _note(history, event, data)
 
 
-def _cancel_requested(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.asked_to_compensate = bool(data.get("compensate"))
+def _cancel_requested(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.asked_to_compensate = bool(data.get("compensate"))
 
 
-def _compensating(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.failing = data["error"]
+def _compensating(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.failing = data["error"]
 
 
-def _paused(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.exhausted = data if data.get("reason") == ATTEMPTS_EXHAUSTED else None
+def _paused(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.exhausted = data if data.get("reason") == ATTEMPTS_EXHAUSTED else None
 
 
-def _unpaused(h: History, e: Event, data: dict[str, Any]) -> None:
-    if h.exhausted is not None:
-        _open_attempt(h, h.exhausted)
-        h.granted = h.retries
+def _unpaused(history: History, event: Event, data: dict[str, Any]) -> None:
+    if history.exhausted is not None:
+        _open_attempt(history, history.exhausted)
+        history.granted = history.retries
 
 
-def _next_attempt(h: History, e: Event, data: dict[str, Any]) -> None:
-    h.attempt += 1
-    if e.kind == j.RUN_RETRYING:
-        h.retries += 1
+def _next_attempt(history: History, event: Event, data: dict[str, Any]) -> None:
+    history.attempt += 1
+    if event.kind == j.RUN_RETRYING:
+        history.retries += 1
     else:
-        h.retries = h.granted = 0
-    _open_attempt(h, data)
+        history.retries = history.granted = 0
+    _open_attempt(history, data)
 
 
-def _open_attempt(h: History, data: dict[str, Any]) -> None:
-    h.begun = False
-    h.slots.clear()
-    h.timers.clear()
-    h.registered.clear()
-    h.asked_to_compensate, h.failing, h.exhausted = False, None, None
+def _open_attempt(history: History, data: dict[str, Any]) -> None:
+    history.begun = False
+    history.slots.clear()
+    history.timers.clear()
+    history.registered.clear()
+    history.asked_to_compensate, history.failing, history.exhausted = False, None, None
     if data.get("mode", "resume") == "restart":
-        h.fresh, h.generation = True, h.attempt
-        h.carried.clear()
-        h.notes.clear()
-        h.compensations.clear()
-        h.warnings = 0
-        _forget(h, h.recorded)
+        history.fresh, history.generation = True, history.attempt
+        history.carried.clear()
+        history.notes.clear()
+        history.compensations.clear()
+        history.warnings = 0
+        _forget(history, history.recorded)
     else:
         again = set(data.get("failed_steps", ()))
-        facts = [*h.carried.values(), *h.facts]
+        facts = [*history.carried.values(), *history.facts]
         # A step that completed is kept whatever the event names: nothing ever executes it again.
-        h.carried = {f.step_id: f for f in facts if f.kind == j.STEP_COMPLETED or f.step_id not in again}
-        _forget(h, [step_id for step_id in h.recorded if step_id not in h.carried])
-    h.facts.clear()
+        history.carried = {f.step_id: f for f in facts if f.kind == j.STEP_COMPLETED or f.step_id not in again}
+        _forget(history, [step_id for step_id in history.recorded if step_id not in history.carried])
+    history.facts.clear()
 
 
-def _forget(h: History, step_ids: Iterable[str]) -> None:
+def _forget(history: History, step_ids: Iterable[str]) -> None:
     """These execute again in the new attempt; how many tries they had stays known."""
     for step_id in step_ids:
-        record = h.recorded[step_id]
+        record = history.recorded[step_id]
         record.state, record.input_hash, record.tries_in_attempt = None, None, 0
 
 
-_INDEX: dict[str, Any] = {
+#: What each kind of event adds to a history, given its payload.
+_INDEX: dict[str, Callable[[History, Event, dict[str, Any]], None]] = {
     j.RUN_CREATED: _created,
     j.RUN_STARTED: _entered,
     j.RUN_RESUMED: _entered,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ironflow.codec.values import encode_any
 from ironflow.engine.blame import blamed, revived
-from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYING, STARTED, Fact
+from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYING, STARTED, RecordedFact
 from ironflow.engine.instance import UnknownFact
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, StepRun
 from ironflow.engine.requests import Completed, Failed, Fired, StartTimer
@@ -26,7 +26,7 @@ from ironflow.model import journal as j
 if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec
     from ironflow.engine.execution import Execution
-    from ironflow.engine.history import History, Recorded
+    from ironflow.engine.history import History, RecordedStep
     from ironflow.engine.ledger import Ledger
 
 log = logging.getLogger("ironflow.replay")
@@ -94,7 +94,7 @@ def run(e: Execution, at: int, adopted: Collection[tuple[str, int]]) -> None:
     e.answer()
 
 
-def feed(e: Execution, fact: Fact) -> None:
+def feed(e: Execution, fact: RecordedFact) -> None:
     """Tell the code a recorded fact."""
     step = e.steps.pop(fact.step_id, None)
     if step is not None:
@@ -111,14 +111,14 @@ def feed(e: Execution, fact: Fact) -> None:
     e.take(requests)
 
 
-def _undone(e: Execution, fact: Fact) -> None:
+def _undone(e: Execution, fact: RecordedFact) -> None:
     """A compensation ended in an earlier segment. The code is not told: it had ended before."""
     e.now = max(e.now, fact.at)
     if fact.kind == j.STEP_FAILED:
         e.undo_errors[fact.step_id] = encode_any(fact.payload["error"])
 
 
-def _told(fact: Fact, step: StepRun | None) -> Completed | Failed | Fired:
+def _told(fact: RecordedFact, step: StepRun | None) -> Completed | Failed | Fired:
     if fact.kind == j.TIMER_FIRED:
         return Fired(fact.step_id)
     if fact.kind == j.STEP_FAILED:
@@ -185,7 +185,7 @@ def recall(e: Ledger, step: StepRun) -> None:
         heapq.heappush(e.ready, (carried.seq, step_id))
 
 
-def restore(e: Ledger, step: StepRun, record: Recorded) -> None:
+def restore(e: Ledger, step: StepRun, record: RecordedStep) -> None:
     """Count on from the recorded tries, and sleep on until a recorded due time: a crash gives nobody a try."""
     step.try_no, step.tries = record.ended_tries + 1, record.tries_in_attempt
     if record.state == RETRYING and step.state != REFUSED:

@@ -89,15 +89,18 @@ def new_run(
             group or tag is not what `Start` says of it; the message and `details.errors` name the place.
         InvalidPriority: an explicit priority outside −100…100.
     """
-    _check(options)
+    if options:
+        _check(options)
     with _At("input"):
         text = _input(spec, value, limit)
         own = spec.lanes(value)
     lanes = _lanes(own, options, scope)
     with _At("worker_tags"):
         route = default_route(spec, tags_of(options.get("worker_tags") or ()), scope)
+    run_id = options.get("id") or _next_id(now)
+    labels = options.get("labels")
     row = RunRow(
-        run_id=(run_id := options.get("id") or _next_id(now)),
+        run_id=run_id,
         workflow=spec.name,
         version=spec.version,
         state=runs.PENDING,
@@ -112,7 +115,7 @@ def new_run(
         max_recoveries=spec.max_recoveries,
         idempotency_key=options.get("idempotency_key"),
         concurrency_key=options.get("concurrency_key"),
-        labels=encode_any(dict(labels)) if (labels := options.get("labels")) else None,
+        labels=encode_any(dict(labels)) if labels else None,
         limits=encode_any(dict(lanes)) if lanes else None,
         # Only a name that somebody chose can be given twice.
         input_hash=digest(text) if options.get("idempotency_key") or options.get("id") else None,
@@ -130,9 +133,7 @@ def queued(row: RunRow, created: str, lanes: Sequence[tuple[str, int]]) -> Trans
     transition.row = row
     transition.events = [Event(1, j.RUN_CREATED, None, created)]
     transition.lanes = lanes
-    transition.enqueue = QueueRow(
-        row.run_id, row.route, row.priority, row.created_at, row.scheduled_at or row.created_at, 0
-    )
+    transition.enqueue = QueueRow.of(row, row.scheduled_at or row.created_at, 0)
     return transition
 
 
@@ -301,6 +302,8 @@ def _priority(spec: WorkflowSpec | Declared, asked: int | None) -> int:
 def _lanes(own: Iterable[tuple[str, int]], options: Start, scope: Scope) -> list[tuple[str, int]]:
     """The lanes of a run: its workflow's own, and the groups that its start names."""
     lanes = dict(own)
+    if not lanes and "limits" not in options:
+        return []
     for group, limit in (options.get("limits") or {}).items():
         with _At(f"limits.{group}"):
             if type(limit) is not int or not 1 <= limit <= LARGEST_LIMIT:
@@ -312,7 +315,8 @@ def _lanes(own: Iterable[tuple[str, int]], options: Start, scope: Scope) -> list
 def _deadline(spec: WorkflowSpec | Declared, options: Start, now: int) -> int | None:
     """The earlier one of the start's own and the workflow's."""
     own = None if spec.timeout_ms is None else min(now + spec.timeout_ms, moment.LATEST_MS)
-    return min((at for at in (_ms(options.get("deadline"), "deadline"), own) if at is not None), default=None)
+    asked = _ms(options.get("deadline"), "deadline")
+    return own if asked is None else asked if own is None else min(asked, own)
 
 
 def _ms(at: datetime | None, name: str) -> int | None:

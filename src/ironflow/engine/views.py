@@ -19,7 +19,7 @@ from ironflow.model import moment
 from ironflow.model import run as runs
 from ironflow.model.capacity import SessionRow
 from ironflow.model.fold import StepView
-from ironflow.model.ids import Route, split_route, split_tags
+from ironflow.model.ids import Route, split_route, split_routes, split_tags
 from ironflow.model.journal import Event
 from ironflow.model.routing import Serves
 from ironflow.model.run import RunRow
@@ -88,7 +88,7 @@ def route(text: str) -> dict[str, Any]:
 
 
 def _routes(text: str) -> list[dict[str, Any]]:
-    return [route(one) for one in text.split("\n") if one]
+    return [route(one) for one in split_routes(text)]
 
 
 #: Columns that are kept in a form which only the engine reads, and what makes of each what is shown.

@@ -20,7 +20,7 @@ from ironflow.model import step as steps
 from ironflow.model import wait as waits
 from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, SessionRow
 from ironflow.model.fold import StepView
-from ironflow.model.ids import split_route
+from ironflow.model.ids import split_route, split_routes
 from ironflow.model.journal import name_of
 from ironflow.model.routing import Serves
 from ironflow.model.run import RunRow
@@ -177,7 +177,8 @@ def _worker(session_id: str | None, sessions: Sequence[SessionRow]) -> str:
     for session in sessions:
         if session.session_id == session_id:
             leaving = ", which is leaving" if session.draining else ""
-            return f"worker {session.worker_id} (pid {session.pid} on {session.host}){leaving}"
+            cut_off = ", whose connection broke" if session.suspect_since is not None else ""
+            return f"worker {session.worker_id} (pid {session.pid} on {session.host}){leaving}{cut_off}"
     return f"a worker that is gone (session {session_id})"
 
 
@@ -263,14 +264,14 @@ def _busy(able: Sequence[SessionRow]) -> str:
 
 def _serves(session: SessionRow, route: str) -> bool:
     if session.serves is None:
-        return route in session.routes.split("\n")
+        return route in split_routes(session.routes)
     return Serves.from_json(session.scope, session.serves).can_take(route)
 
 
 def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
     """What a connected worker would need, as far as can be told from what each of them says that it serves."""
     workflow, version, tags, _ = split_route(route)
-    served = [[split_route(one) for one in session.routes.split("\n")] for session in sessions]
+    served = [list(map(split_route, split_routes(session.routes))) for session in sessions]
     having = [[one for one in own if one.workflow == workflow] for own in served]
     having = [own for own in having if own]
     connected = f"{_count(len(sessions), 'worker')} connected"

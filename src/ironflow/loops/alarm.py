@@ -36,7 +36,7 @@ class Alarm:
     def __init__(self, store: Store, waker: Driver, most_ms: int) -> None:
         self._store = store
         self._waker = waker
-        self._most = min(most_ms, ASK_AGAIN_MS)
+        self._most_ms = min(most_ms, ASK_AGAIN_MS)
         self._due: int | None = 0
         self._sooner = asyncio.Event()
         self._outage = Outage(log, "the look for what is due next")
@@ -82,7 +82,7 @@ class Alarm:
 
     async def _until_due(self) -> None:
         """Sleep to the due time, which may be moved forward meanwhile; kick there. Or ask again after a while."""
-        ask_again = self._store.now() + self._most
+        ask_again = self._store.now() + self._most_ms
         while True:
             now = self._store.now()
             until = ask_again if self._due is None else min(self._due, ask_again)

@@ -7,7 +7,8 @@ frees slots and puts runs back into the queue under a raised `execution_seq`.
 A scanner that slept (its host was suspended, or its clock jumped) sees every clock as expired although the others only
 waited for the same database. It grants them one renewal before it acts on clocks again, and less to those who were cut
 off: a worker that lives comes back and beats at once. One that has just begun does the same, unless another node shows
-that it has watched all the time. Proof needs no such patience: `session_died` acts at once.
+that it has watched all the time. And many workers that are cut off at once are one break and not many deaths: they are
+left to their clocks (`model.suspicion`). Proof needs no such patience: `session_died` acts at once.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from ironflow.loops.driver import Report
 from ironflow.model import recovery
 from ironflow.model import run as runs
 from ironflow.model.recovery import RecoveryPolicy
-from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import Decide, Store
+from ironflow.model.suspicion import Mass, Suspicion
+from ironflow.model.transition import Decide, Locked, Transition
+from ironflow.store.base import Store
 
 log = logging.getLogger("ironflow.recovery")
 
@@ -56,6 +58,8 @@ class CapacityScanner:
         self._grace_until = self._patient_until = 0
         #: when this scanner could last not see the database (from, to)
         self._blind = recovery.NEVER
+        #: whether suspects are too many at once, which has been told
+        self._holds_back = False
         #: where the next page of expired leases begins, so that a page of runs that fail to recover stops no others
         self._after = ""
 
@@ -175,15 +179,21 @@ class CapacityScanner:
 
     async def _suspects(self, report: Report) -> None:
         """Whose connection broke, and who did not come back in time. Sooner than its clocks would tell."""
-        if self.settings.suspect_after_ms is None:
+        after = self.settings.suspect_after_ms
+        if after is None:
             return
-        until = self.store.now() - self.settings.suspect_after_ms
-        for session in await self.store.suspects(until, self.settings.recovery_batch):
+        now = self.store.now()
+        suspicion = Suspicion(now - after, after)
+        due, mass = await self.store.suspects(suspicion, self.settings.recovery_batch)
+        self._tell_of(mass)
+        if mass is not None:
+            await self.store.hold_back(after, now - self.settings.recovery_interval_ms)
+        for session in due:
             if not self._may_trust_silence():
                 return
-            held = await self.store.expire_session(session.session_id, until)
+            held = await self.store.expire_session(session.session_id, suspicion)
             if held is None:
-                continue  # its heartbeat came first
+                continue  # its heartbeat came first, or it belongs to a mass by now
             report.add("suspects", 1)
             log.warning(
                 "session %s of worker %s was cut off and did not come back; runs it held: %d",
@@ -192,6 +202,19 @@ class CapacityScanner:
                 len(held),
             )
             await self._take(held, recovery.SUSPICION, session.session_id, report)
+
+    def _tell_of(self, mass: Mass | None) -> None:
+        """Say it once when suspects are held back because they are too many at once, and once when that is over."""
+        if mass is not None and not self._holds_back:
+            log.warning(
+                "%d of %d live sessions are cut off at once: that is taken for one break and not for deaths, so only "
+                "proof and their own clocks (session_ttl) count until enough of them are back",
+                mass.suspects,
+                mass.live,
+            )
+        elif mass is None and self._holds_back:
+            log.info("enough of those who were cut off at once are back or gone: suspects count one by one again")
+        self._holds_back = mass is not None
 
     async def _reservations(self, report: Report) -> None:
         run_ids = await self.store.expired_reservations(self.settings.recovery_batch)

@@ -75,7 +75,7 @@ class Driver:
 
     def __init__(self, loop: Loop, interval_ms: int) -> None:
         self.loop = loop
-        self.interval = interval_ms / 1000
+        self.interval_s = interval_ms / 1000
         self.failures = 0
         self.counts: dict[str, int] = {}
         self._outage = Outage(log, f"a pass of {loop.name}")
@@ -124,9 +124,9 @@ class Driver:
                 self._outage.met(error)
             except Exception:
                 self.failures += 1
-                log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval)
+                log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval_s)
             if not more and not self._stopping:
                 try:
-                    await asyncio.wait_for(self._kick.wait(), self.interval)
+                    await asyncio.wait_for(self._kick.wait(), self.interval_s)
                 except TimeoutError:
                     continue

@@ -7,6 +7,8 @@ the stale-claim sweep puts back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ironflow.loops.driver import Report
 from ironflow.model import claim
 from ironflow.model.transition import Locked, Transition
@@ -17,13 +19,21 @@ BATCH = 200
 
 
 class Waker:
-    """See the module's docstring. `node` names the claims of this engine node."""
+    """See the module's docstring.
+
+    Args:
+        node: names the claims of this engine node.
+        draining: whether a worker beside this loop takes page after page of what is due. It needs two commits a run for
+            what costs four by way of the queue, so a pass then claims one batch (of what that worker cannot take, if it
+            has been due for longer) and leaves the rest to it.
+    """
 
     name = "waker"
 
-    def __init__(self, store: Store, node: str) -> None:
+    def __init__(self, store: Store, node: str, draining: Callable[[], bool] = lambda: False) -> None:
         self.store = store
         self.node = node
+        self.draining = draining
 
     async def run_once(self) -> Report:
         """Wake one batch of due waits, and make delayed segments ready whose time has come."""
@@ -31,7 +41,7 @@ class Waker:
         report.add("promoted", await self.store.promote())
         claimed = await self.store.claim_waits(self.node, BATCH)
         if claimed:
-            report.more = len(claimed) >= BATCH
+            report.more = len(claimed) >= BATCH and not self.draining()
             run_ids = sorted({wait.run_id for wait in claimed})
 
             def decide(locked: Locked) -> Transition | None:

@@ -48,6 +48,17 @@ class QueueRow:
     reservation_token: str | None = None
     reserved_until: int | None = None
 
+    @classmethod
+    def of(cls, row: RunRow, eligible_at: int, execution_seq: int) -> QueueRow:
+        """The place of a run in the queue, as old as the run: one that comes back does not stand behind the new ones.
+
+        Args:
+            row: the run.
+            eligible_at: not to be handed out before this time, ms.
+            execution_seq: the fence under which the segment waits.
+        """
+        return cls(row.run_id, row.route, row.priority, row.created_at, eligible_at, execution_seq)
+
 
 @dataclass(slots=True)
 class LeaseRow:

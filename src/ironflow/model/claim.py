@@ -30,7 +30,7 @@ def hand_off(locked: Locked, node: str | None = None) -> Transition | None:
     transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.state = runs.PENDING
     transition.clear_waits = True
-    transition.enqueue = QueueRow(row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq)
+    transition.enqueue = QueueRow.of(row, locked.now, row.execution_seq)
     return transition
 
 
@@ -42,7 +42,7 @@ def stale(locked: Locked, older_than: int, gone: Container[str | None] = ()) -> 
 
     Args:
         locked: the run.
-        older_than: claims from before this time count as abandoned, whoever made them.
+        older_than: claims from before this time (ms) count as abandoned, whoever made them.
         gone: so do all claims of these nodes.
     """
     if locked.lease is not None or locked.queue is not None:
@@ -73,7 +73,13 @@ def _unclaimed(locked: Locked, which: Callable[[WaitRow], bool]) -> Transition |
 def keep(locked: Locked, token: str, until: int) -> Transition | None:
     """Prolong a reservation: its worker is alive and still on the way (a process of its own takes time to start).
 
-    Returns None where the reservation is not this one any more: it expired and was given to somebody else.
+    Args:
+        locked: the run.
+        token: of the reservation.
+        until: when it ends now, ms.
+
+    Returns:
+        None where the reservation is not this one any more: it expired and was given to somebody else.
     """
     queue = locked.queue
     if queue is None or queue.status != RESERVED or queue.reservation_token != token:

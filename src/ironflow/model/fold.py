@@ -7,7 +7,7 @@ run that is under way adds event by event to the same `Folder`, so no view can t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,10 @@ class Folded:
     ended_in_epoch: bool = False
 
 
+#: Takes one event, with its payload as far as it can be gone by, into a view.
+Handler = Callable[[Folded, Event, dict[str, Any]], None]
+
+
 def fold(events: Iterable[Event]) -> Folded:
     """Read a run back from its journal; see `Folder`, which does it event by event."""
     folder = Folder()
@@ -153,7 +157,7 @@ def _created(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.input_at = event.seq if event.payload == j.APART else None
 
 
-def _to(state: str) -> Any:
+def _to(state: str) -> Handler:
     def move(view: Folded, event: Event, data: dict[str, Any]) -> None:
         view.state = state
 
@@ -249,7 +253,7 @@ def _step_started(view: Folded, event: Event, data: dict[str, Any]) -> None:
     step.tries.append(Try(number, steps.RUNNING, event.at, execution_seq=event.execution_seq))
 
 
-def _step_ended(state: str) -> Any:
+def _step_ended(state: str) -> Handler:
     def end(view: Folded, event: Event, data: dict[str, Any]) -> None:
         step = view.steps.get(event.step_id or "")
         if step is None and state == steps.FAILED:  # refused at the call: there was no try
@@ -349,7 +353,7 @@ _MOVES = j.TERMINAL_KINDS | {
     j.CANCEL_REQUESTED,
 }  # fmt: skip
 
-_FOLD: dict[str, Any] = {
+_FOLD: dict[str, Handler] = {
     j.RUN_CREATED: _created,
     j.RUN_STARTED: _resumed,
     j.RUN_RESUMED: _resumed,

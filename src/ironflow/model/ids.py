@@ -88,9 +88,10 @@ class InOrder:
 
     def __call__(self, now_ms: int) -> str:
         """The next id, for a time in milliseconds since 1970."""
-        made = now_ms << _RANDOM_BITS | self._chance(_RANDOM_BITS)
         if 0 <= (self._last >> _RANDOM_BITS) - now_ms < _FALLS_BACK_MS:
             made = self._last + 1 + self._chance(_STEP_BITS)
+        else:
+            made = now_ms << _RANDOM_BITS | self._chance(_RANDOM_BITS)
         self._last = made
         return time_ordered(made >> _RANDOM_BITS, made & (1 << _RANDOM_BITS) - 1)
 
@@ -228,6 +229,16 @@ def route_of(workflow: str, version: str, tags: Iterable[str] = (), scope: Scope
     parts = (workflow, version, join_tags(tags)) if tags else (workflow, version)
     route = _BETWEEN.join(parts)
     return route if scope == DEFAULT else _SCOPED.join((*scope, route))
+
+
+def join_routes(routes: Iterable[str]) -> str:
+    """Several routing classes as one text, for the row of the session that serves them."""
+    return "\n".join(routes)
+
+
+def split_routes(text: str) -> list[str]:
+    """What `join_routes` was given."""
+    return [route for route in text.split("\n") if route]
 
 
 def split_route(route: str) -> Route:

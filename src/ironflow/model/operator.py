@@ -18,6 +18,7 @@ from ironflow.model.transition import GUARD_LOCKED, Audit, Locked, Transition
 
 
 def _taken(locked: Locked, action: str, actor: str, **fields: object) -> Transition:
+    """What every taking away has in common: fence, lease and place in the queue, and the entry in the audit log."""
     row = locked.row
     transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
@@ -48,10 +49,7 @@ def cancel(locked: Locked, actor: str, *, force: bool = False) -> Transition | N
     if compensate:
         transition.state = runs.CANCELLING
         transition.changes = {"compensating_for": runs.CANCELLED, "resume_state": None, "reason": None}
-        transition.dequeue = locked.queue is not None
-        transition.enqueue = QueueRow(
-            row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq + 1
-        )
+        transition.enqueue = QueueRow.of(row, locked.now, row.execution_seq + 1)
     else:
         transition.state = runs.CANCELLED
         transition.ended = True
@@ -101,14 +99,7 @@ def resume(locked: Locked, actor: str) -> Transition:
     transition.events = [Event(0, j.RUN_UNPAUSED, None, json.dumps({"by": actor, "state": target}))]
     transition.audit = [Audit.of(row, "run.resume", actor, {"state": target})]
     if target in runs.QUEUED:
-        transition.enqueue = QueueRow(
-            row.run_id,
-            row.route,
-            row.priority,
-            row.created_at,
-            max(locked.now, row.scheduled_at or 0),
-            row.execution_seq,
-        )
+        transition.enqueue = QueueRow.of(row, max(locked.now, row.scheduled_at or 0), row.execution_seq)
     return transition
 
 
@@ -123,7 +114,9 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool
         InvalidTransition: the run is live, ended well, or has undone its work and is not to be restarted.
     """
     row = locked.row
-    runs.check(row.run_id, row.state, runs.PENDING) if row.ended else _not_ended(row)
+    if not row.ended:
+        raise InvalidTransition(f"run {row.run_id} is {row.state}; only a failed or cancelled run can be retried")
+    runs.check(row.run_id, row.state, runs.PENDING)
     if row.compensating_for is not None and not restart:
         raise InvalidTransition(
             f"run {row.run_id} has undone what its finished steps did, so it cannot go on behind them",
@@ -149,12 +142,9 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool
     else:
         payload["failed_steps"] = failed_steps
     transition.events = [Event(0, j.RUN_REOPENED, None, json.dumps(payload))]
+    # As old as its new epoch: it stands behind those that came before somebody asked for it again.
     transition.enqueue = QueueRow(row.run_id, row.route, row.priority, locked.now, locked.now, row.execution_seq + 1)
     return transition
-
-
-def _not_ended(row: runs.RunRow) -> None:
-    raise InvalidTransition(f"run {row.run_id} is {row.state}; only a failed or cancelled run can be retried")
 
 
 def release(locked: Locked, session: str) -> Transition | None:
@@ -168,7 +158,5 @@ def release(locked: Locked, session: str) -> Transition | None:
     if row.state != runs.CANCELLING:
         transition.state = runs.PENDING
     transition.events = [Event(0, j.RUN_RELEASED, None, json.dumps({"session": session}))]
-    transition.enqueue = QueueRow(
-        row.run_id, row.route, row.priority, row.created_at, locked.now, row.execution_seq + 1
-    )
+    transition.enqueue = QueueRow.of(row, locked.now, row.execution_seq + 1)
     return transition

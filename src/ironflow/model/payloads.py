@@ -102,31 +102,33 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     j.STEP_FAILED: ("error",),
     j.TIMER_STARTED: ("due",),
 }
+_WANTED: Final = {kind: tuple(places.items()) for kind, places in _PLACES.items()}
 #: Kinds that are about a step or a timer.
 _OF_A_STEP: Final = frozenset(kind for kind in j.KINDS if kind.startswith(("step_", "timer_")))
 
 
-def check(kind: str, step_id: str | None, payload: str | None, place: str) -> dict[str, Any]:
+def check(kind: str, step_id: str | None, payload: str | None, index: int) -> dict[str, Any]:
     """The data of an event that a worker sent.
 
     Args:
         kind, step_id, payload: of the event.
-        place: how the refusal calls the event, such as `events[2]`.
+        index: its place among the events of its change.
 
     Raises:
         InvalidInput: it is nothing that the next reader could go by; the message names the place.
     """
     if step_id is None and kind in _OF_A_STEP:
-        raise InvalidInput(f"{place}: {kind} must name its step", hint="")
+        raise InvalidInput(f"events[{index}]: {kind} must name its step", hint="")
     try:
         data = j.read_payload(payload)
     except ValueError as error:
-        raise InvalidInput(f"{place}.payload must be the text of a JSON object: {error}", hint="") from None
-    for name in _NEEDED.get(kind, ()):
-        if data.get(name) is None:
-            raise InvalidInput(f"{place}.payload: {kind} must have {name}", hint="")
-    for name, wanted in _PLACES.get(kind, {}).items():
+        raise InvalidInput(f"events[{index}].payload must be the text of a JSON object: {error}", hint="") from None
+    for name, wanted in _WANTED.get(kind, ()):
         value = data.get(name)
-        if value is not None and (form := wanted(value)) is not None:
-            raise InvalidInput(f"{place}.payload.{name} of {kind} must be {form}", hint="")
+        if value is not None:
+            form = wanted(value)
+            if form is not None:
+                raise InvalidInput(f"events[{index}].payload.{name} of {kind} must be {form}", hint="")
+        elif name in _NEEDED.get(kind, ()):
+            raise InvalidInput(f"events[{index}].payload: {kind} must have {name}", hint="")
     return data

@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from ironflow.errors import ExecutionRecoveryExhausted, IronflowError, LeaseExpired, RunTimeout
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import RESERVED, QueueRow
 from ironflow.model.claim import hand_off
 from ironflow.model.journal import Event
 from ironflow.model.transition import GUARD_LOCKED, Audit, Locked, Transition
-
-EXHAUSTED = "EXECUTION_RECOVERY_EXHAUSTED"
-LEASE_LOST = "WORKER_LEASE_EXPIRED"
-TIMED_OUT = "RUN_TIMEOUT"
 
 # ---- evidence: why an owner counts as lost. It is journaled, because what may still happen outside depends on it:
 # after a proven death nothing of the interrupted step is under way any more; after an expired lease, or where a worker
@@ -34,6 +31,9 @@ NEVER = (0, 0)
 
 #: Two charged losses in a row make a run a suspect: it is dispatched alone, to a process of its own.
 SUSPECT_AFTER = 2
+
+#: What the audit log calls the two halves of a recovery (`transition.ACTIONS`). Without a lease there is no first one.
+LEASE_ENDED, REQUEUED = "capacity.lease.expired", "capacity.segment.recovered"
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,7 +109,7 @@ def died_opening(locked: Locked, policy: RecoveryPolicy, session: str, execution
     transition.release = False
     transition.dequeue = queue is not None
     transition.clear_waits = queue is None
-    transition.audit = transition.audit[1:]
+    transition.audit = [entry for entry in transition.audit if entry.action != LEASE_ENDED]
     return transition
 
 
@@ -133,54 +133,44 @@ def requeue(
     transition.events = [Event(0, j.RUN_RECOVERED, None, json.dumps(payload))]
     expired = {"execution_seq": row.execution_seq, "session": session, "reason": reason}
     transition.audit = [
-        Audit.of(row, "capacity.lease.expired", "scanner", expired),
-        Audit.of(row, "capacity.segment.recovered", "scanner", {"execution_seq": row.execution_seq + 1}),
+        Audit.of(row, LEASE_ENDED, "scanner", expired),
+        Audit.of(row, REQUEUED, "scanner", {"execution_seq": row.execution_seq + 1}),
     ]
     failure = _exhausted(row, consecutive, total, policy)
     if failure is not None:
-        return _fail(transition, failure)
+        return _fail(transition, *failure)
     if row.state != runs.CANCELLING:
         transition.state = runs.PENDING
-    transition.enqueue = QueueRow(
-        row.run_id,
-        row.route,
-        row.priority,
-        row.created_at,
-        locked.now + policy.grace_ms,
-        row.execution_seq + 1,
-    )
+    transition.enqueue = QueueRow.of(row, locked.now + policy.grace_ms, row.execution_seq + 1)
     return transition
 
 
-def _exhausted(row: runs.RunRow, consecutive: int, total: int, policy: RecoveryPolicy) -> dict[str, str] | None:
+def _exhausted(
+    row: runs.RunRow, consecutive: int, total: int, policy: RecoveryPolicy
+) -> tuple[type[IronflowError], str] | None:
+    """The error, and its message, with which a run ends that was lost too often; None while it may go on."""
     if row.max_recoveries is not None and total > row.max_recoveries:
-        return {"code": LEASE_LOST, "message": "worker lease expired"}
+        return LeaseExpired, LeaseExpired.summary
     if consecutive > policy.ceiling:
-        return {
-            "code": EXHAUSTED,
-            "message": f"{consecutive} owners were lost in a row without a new finished step",
-        }
+        return ExecutionRecoveryExhausted, f"{consecutive} owners were lost in a row without a new finished step"
     return None
 
 
-def _fail(transition: Transition, failure: dict[str, str]) -> Transition:
-    message = failure["message"]
-    error = {
-        "type": "ironflow.errors." + _CLASS[failure["code"]],
+def _fail(transition: Transition, error: type[IronflowError], message: str) -> Transition:
+    """End the run with this error: it is written as the codec would, which no module of the model may call."""
+    stored = {
+        "type": f"{error.__module__}.{error.__qualname__}",
         "message": message,
-        "code": failure["code"],
+        "code": error.code,
         "args": [message],
         # What the instance holds, in the form in which errors are stored: without it no reader could make it again.
         "state": [["message", message], ["hint", None], ["details", {}]],
     }
     transition.state = runs.FAILED
     transition.ended = True
-    transition.changes = {**(transition.changes or {}), "reason": failure["code"]}
-    transition.events.append(Event(0, j.RUN_FAILED, None, json.dumps({"error": error})))
+    transition.changes = {**(transition.changes or {}), "reason": error.code}
+    transition.events.append(Event(0, j.RUN_FAILED, None, json.dumps({"error": stored})))
     return transition
-
-
-_CLASS = {EXHAUSTED: "ExecutionRecoveryExhausted", LEASE_LOST: "LeaseExpired", TIMED_OUT: "RunTimeout"}
 
 
 def expired_reservation(locked: Locked, session: str | None = None) -> Transition | None:
@@ -242,4 +232,4 @@ def overdue(locked: Locked, older_than: int) -> Transition | None:
     transition.dequeue = locked.queue is not None
     transition.clear_waits = True
     transition.audit = [Audit.of(row, "run.deadline", "scanner", {"state": row.state})]
-    return _fail(transition, {"code": TIMED_OUT, "message": f"run {row.run_id} did not end within its time"})
+    return _fail(transition, RunTimeout, f"run {row.run_id} did not end within its time")

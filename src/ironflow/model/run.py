@@ -1,8 +1,8 @@
 """Run states and the moves between them.
 
-The table below is the whole state machine. A move that is not in it raises :class:`InvalidTransition` and changes
-nothing; a store never invents one. `paused` remembers where it came from (`resume_state`), so the way back is decided
-by :func:`resumed_state` and not by the table alone.
+The table below is the whole state machine. A move that is not in it raises `InvalidTransition` and changes nothing; a
+store never invents one. `paused` remembers where it came from (`resume_state`), so the way back is decided by
+`resumed_state` and not by the table alone.
 """
 
 from __future__ import annotations

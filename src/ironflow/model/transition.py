@@ -7,7 +7,7 @@ refused transition has written nothing and harmed no neighbour in its batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,3 +172,9 @@ class Locked:
     lease: LeaseRow | None
     waits: list[WaitRow]
     now: int
+
+
+#: A pure function: the locked run in, its change (or None: leave it alone) out. It may raise a refusal.
+Decide = Callable[[Locked], Transition | None]
+#: What became of each run that was decided: the change that was applied, None where nothing was, or the refusal.
+Decisions = dict[str, Transition | Exception | None]

@@ -32,6 +32,7 @@ HEAD_FIELDS: Final = tuple(one.name for one in fields(RunHead))
 GUARDS: Final = frozenset({tr.GUARD_OWNER, tr.GUARD_QUEUED})
 #: Kinds that only the server writes: they say what happened to a run from outside.
 FROM_OUTSIDE: Final = frozenset({j.RUN_CREATED, j.RUN_RECOVERED, j.RUN_UNPAUSED, j.CANCEL_REQUESTED, j.RUN_REOPENED})
+WRITTEN_BY_WORKERS: Final = frozenset(j.KINDS) - FROM_OUTSIDE
 #: Columns of a run that its owner may change.
 CHANGES: Final = frozenset(
     {
@@ -112,7 +113,7 @@ def item_of(change: Transition) -> Item:
     ):
         if value is not None:
             item[name] = value
-    for name in ("ended", "release", "progress", "clear_waits", "dequeue"):
+    for name in _FLAGS:
         if getattr(change, name):
             item[name] = True
     if change.events:
@@ -153,12 +154,16 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     change.facts = None if item.get("facts") is None else _count(item, "facts")
     change.reservation = None if item.get("reservation") is None else _text(item, "reservation")
     change.state = item.get("state")
-    told = [_event(one, f"events[{index}]") for index, one in enumerate(_list(item, "events"))]
-    change.events = [event for event, _ in told]
-    for name in ("ended", "release", "progress", "clear_waits", "dequeue"):
-        setattr(change, name, _flag(item, name))
+    last: dict[str, Any] = {}
+    for index, one in enumerate(_list(item, "events")):
+        event, last = _event(one, index)
+        change.events.append(event)
+    for name in _FLAGS:
+        if name in item:
+            setattr(change, name, _flag(item, name))
     change.changes = _changes(item.get("changes"))
-    change.waits = [_wait(change.run_id, one, f"waits[{index}]") for index, one in enumerate(_list(item, "waits"))]
+    if "waits" in item:
+        change.waits = [_wait(change.run_id, one, f"waits[{index}]") for index, one in enumerate(_list(item, "waits"))]
     if item.get("new_seq") is not None:
         change.new_execution_seq = _count(item, "new_seq")
     change.new_token_hash = _hashed(item, "new_token")
@@ -169,10 +174,11 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
         )
     _check(change)
     _check_events(change)
-    _check_leaving(change, told[-1][1] if told else {})
+    _check_leaving(change, last)
     return change
 
 
+_FLAGS: Final = ("ended", "release", "progress", "clear_waits", "dequeue")
 _FIELDS: Final = frozenset(
     {
         "again", "changes", "clear_waits", "dequeue", "ended", "enqueue", "events", "facts", "guard", "lease",
@@ -240,19 +246,27 @@ def _check_leaving(change: Transition, last: dict[str, Any]) -> None:
         raise InvalidInput(f"{place} is {last.get('state')!r} where the state is {state!r}", hint="")
 
 
-def _event(found: object, place: str) -> tuple[Event, dict[str, Any]]:
+def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
+    """An event, and its data. Called for each of a hundred thousand a second: its place is put into words only for who
+    is refused.
+    """
     if not isinstance(found, list) or len(found) != 5:
-        raise InvalidInput(f"{place}: an event is [seq, kind, step_id, payload, execution_seq]", hint="")
+        raise InvalidInput(f"events[{index}]: an event is [seq, kind, step_id, payload, execution_seq]", hint="")
     seq, kind, step_id, payload, execution_seq = found
-    if not isinstance(kind, str) or kind not in j.KINDS or kind in FROM_OUTSIDE:
-        raise InvalidInput(f"{place}: a worker cannot write an event of the kind {kind!r}", hint="")
-    if step_id is not None:
-        check_text(step_id, f"{place}.step_id", _LONGEST_STEP)
+    if not isinstance(kind, str) or kind not in WRITTEN_BY_WORKERS:
+        raise InvalidInput(f"events[{index}]: a worker cannot write an event of the kind {kind!r}", hint="")
+    if step_id is not None and not (
+        type(step_id) is str and 0 < len(step_id) <= LONGEST_NAME and step_id.isprintable()
+    ):
+        check_text(step_id, f"events[{index}].step_id", _LONGEST_STEP)
     if payload is not None and not _storable(payload):
-        raise InvalidInput(f"{place}.payload must be the text of a JSON object", hint="")
-    data = payloads.check(kind, step_id, payload, place)
-    numbers = _number(seq, f"{place}.seq"), _number(execution_seq, f"{place}.execution_seq")
-    return Event(numbers[0], kind, step_id, payload, numbers[1]), data
+        raise InvalidInput(f"events[{index}].payload must be the text of a JSON object", hint="")
+    data = payloads.check(kind, step_id, payload, index)
+    if type(seq) is not int or not 0 <= seq < _MOST:
+        _number(seq, f"events[{index}].seq")
+    if type(execution_seq) is not int or not 0 <= execution_seq < _MOST:
+        _number(execution_seq, f"events[{index}].execution_seq")
+    return Event(seq, kind, step_id, payload, execution_seq), data
 
 
 def _wait(run_id: str, found: object, place: str) -> WaitRow:

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 from ironflow.model.capacity import RunHead
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import Locked, Transition
+from ironflow.model.transition import Decide, Locked, Transition
 
 log = logging.getLogger("ironflow.observe")
-
-Decide = Callable[[Locked], "Transition | None"]
 
 
 class Watch(Protocol):

@@ -16,7 +16,7 @@ from ironflow.worker.isolation import Isolation
 
 #: The share of its reservation for which a suspect waits. What is left must last until a process that starts late has
 #: prolonged it for the first time, a third of that time later.
-PATIENCE: Final = 0.6
+WAITING_SHARE: Final = 0.6
 
 #: A run and its reservation.
 Promise = tuple[str, str]
@@ -44,7 +44,7 @@ class Crowd:
         if self._isolation.has_room(head):
             self._isolation.start(head)
         elif head.run_id not in self._waiting and head.reservation is not None:
-            timer = asyncio.get_running_loop().call_later(PATIENCE * ttl_ms / 1000, self._too_long, head.run_id)
+            timer = asyncio.get_running_loop().call_later(WAITING_SHARE * ttl_ms / 1000, self._too_long, head.run_id)
             self._waiting[head.run_id] = head, timer
 
     def move_up(self) -> None:

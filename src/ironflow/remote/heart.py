@@ -16,14 +16,14 @@ from ironflow.client.transport import broken, parsed, stranger
 from ironflow.errors import IronflowError, SessionUnknown
 from ironflow.remote.connection import PREFIX, Connection
 from ironflow.remote.plain import Plain
-from ironflow.store.base import LEASE_STALE, Beat, Verdict
+from ironflow.store.heart import LEASE_STALE, Beat, Held, Verdict
 
 #: How long one server may take to answer, seconds: several must fit into the life of a lease.
 ANSWER_S: Final = 4.0
 
 
 class HttpHeart:
-    """See `ironflow.store.base.Heart`. Made, used and closed in one thread.
+    """See `ironflow.store.heart.Heart`. Made, used and closed in one thread.
 
     Args:
         connection: the worker's; only its addresses, its proxies, its key and its clock are used.
@@ -40,12 +40,7 @@ class HttpHeart:
         self._open: Plain | None = None
 
     def beat(
-        self,
-        session_id: str,
-        session_ttl_ms: int,
-        lease_ttl_ms: int,
-        credits: int,
-        held: Sequence[tuple[str, int, str, bool]],
+        self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Sequence[Held]
     ) -> Beat:
         """Push the clocks of the session and of the leases it names; how far, the server decides.
 

@@ -20,7 +20,8 @@ from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
 from ironflow.remote.batch import Batches
 from ironflow.remote.connection import Connection
 from ironflow.remote.heart import HttpHeart
-from ironflow.store.base import Heart, OpenTransaction
+from ironflow.store.base import OpenTransaction
+from ironflow.store.heart import Heart
 from ironflow.worker.port import Holding, Owner
 
 log = logging.getLogger("ironflow.worker")

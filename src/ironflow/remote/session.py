@@ -12,7 +12,6 @@ import asyncio
 import dataclasses
 import functools
 import logging
-import os
 import random
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from ironflow.model.scope import DEFAULT
 from ironflow.tasks import begin
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
-from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process
+from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process, worker_name
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -79,7 +78,7 @@ class RemoteSession:
     ) -> None:
         self.worker = worker
         self.tags = tags_of(tags, "tags")
-        self.worker_id = worker_id or f"{evidence.host_name()}-{os.getpid()}"
+        self.worker_id = worker_name(worker_id)
         self.peers: list[SessionRow] = []
         self.registered = False
         self.lock: evidence.SessionLock | None = None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
-import os
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, Unpack, overload
@@ -35,7 +33,8 @@ from ironflow.runtime.bell import Bell
 from ironflow.runtime.handle import Run, RunView, look
 from ironflow.runtime.thread import Synchronous
 from ironflow.store import connect
-from ironflow.store.base import RunFilter, Store
+from ironflow.store.base import Store
+from ironflow.store.reader import RunFilter
 from ironflow.worker.local import embedded
 from ironflow.worker.results import Results
 from ironflow.worker.worker import Worker
@@ -51,7 +50,16 @@ LOOK_EACH_S = 0.0005
 
 
 class Engine(Synchronous):
-    """An open database, with or without a worker in this process. Use as `async with`, or `with` in scripts."""
+    """An open database, with or without a worker in this process. Use as `async with`, or `with` in scripts.
+
+    Args:
+        url, workflows, worker, concurrency, threads, settings, strict: see `ironflow.open`.
+        worker_id: a stable name of the worker, shown to people; None makes one from host and pid.
+        tags: what the worker offers (hardware, region, network).
+        own_only: the worker serves no queue, and takes only runs that were started or taken on through this engine.
+        metrics_address: `HOST:PORT` on which metrics are shown; None shows none.
+        observation: by what this process is watched already; None makes its own, which the engine closes.
+    """
 
     def __init__(
         self,
@@ -71,22 +79,27 @@ class Engine(Synchronous):
     ) -> None:
         self.settings = settings or Settings.load(database_url=url, concurrency=concurrency, threads=threads)
         self.url = url or self.settings.database_url
-        self.registry = Registry(w.spec for w in workflows or ())
-        self.workflows = {w.name: w for w in workflows or ()}
+        self.registry = Registry(workflow.spec for workflow in workflows or ())
         self.results = Results()
         #: how many wait for the end of a run
         self._waits = 0
         self.store: Store
         self.worker: Worker | None = None
-        self._with_worker, self._worker_id, self._tags, self._strict = worker, worker_id, tags_of(tags, "tags"), strict
-        self._own_only, self._metrics_address, self._given_observation = own_only, metrics_address, observation
-        self.actor = _actor()
+        #: as whom this process cancels, pauses, resumes and retries
+        self.actor = commands.local_user()
+        self._with_worker = worker
+        self._worker_id = worker_id
+        self._tags = tags_of(tags, "tags")
+        self._strict = strict
+        self._own_only = own_only
+        self._metrics_address = metrics_address
+        self._given_observation = observation
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Engine:
         guard.install()
-        self.store = await connect(self.url, settings=self.settings)
+        self.store = await connect(self.url)
         self._bell = Bell(self.store)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.store.close)
@@ -95,7 +108,7 @@ class Engine(Synchronous):
                 undo.push_async_callback(self._observation.close)
             self.store.observe(self._observation.observer)
             if self._with_worker:
-                self.worker = self._made()
+                self.worker = self._new_worker()
             if self._metrics_address is not None:
                 self._observation.listen(self._metrics_address)
             if self.worker is not None:
@@ -112,7 +125,7 @@ class Engine(Synchronous):
     def _takes(self, route: str) -> bool:
         return self.worker is not None and self.worker.session.can_take(route)
 
-    def _made(self) -> Worker:
+    def _new_worker(self) -> Worker:
         worker = embedded(
             self.store,
             self.registry,
@@ -155,7 +168,7 @@ class Engine(Synchronous):
         Raises:
             InvalidInput, InvalidPriority, IdempotencyKeyConflict, ConcurrencyConflict: nothing was started.
         """
-        self._know(wf)
+        self._register(wf)
         entered: str | None = None
 
         async def enter(row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str | None:
@@ -165,7 +178,8 @@ class Engine(Synchronous):
             return entered
 
         limit = self.settings.max_payload_bytes
-        row, new = await starting.create(self.store, wf.spec, input, options, limit, enter=enter)
+        here = None if self.worker is None else enter
+        row, new = await starting.create(self.store, wf.spec, input, options, limit, enter=here)
         if entered != APPLIED:  # it is in the queue, under an id of its own, or it was there before
             self.take_on(row.run_id)
             self._enqueued(row)
@@ -187,10 +201,10 @@ class Engine(Synchronous):
             self.worker.own.add(run_id)
             self.worker.dispatcher.wake()
 
-    def _know(self, wf: Workflow[Any, Any]) -> None:
+    def _register(self, wf: Workflow[Any, Any]) -> None:
+        """What is started here can be executed here, whether it was named when the engine was made or not."""
         if wf.name not in self.registry:
             self.registry.add(wf.spec)
-            self.workflows[wf.name] = wf
             if self.worker is not None:
                 self.worker.session.serve(wf.spec)
 
@@ -263,15 +277,15 @@ class Engine(Synchronous):
 
     async def cancel(self, run_id: str, *, force: bool = False) -> bool:
         """End a run. Returns whether anything changed."""
-        return await self._told(run_id, commands.cancel(self.store, run_id, self.actor, force=force))
+        return await self._carried_out(run_id, commands.cancel(self.store, run_id, self.actor, force=force))
 
     async def pause(self, run_id: str) -> bool:
         """Hold a run."""
-        return await self._told(run_id, commands.pause(self.store, run_id, self.actor))
+        return await self._carried_out(run_id, commands.pause(self.store, run_id, self.actor))
 
     async def resume(self, run_id: str) -> bool:
         """Let a paused run go on."""
-        return await self._told(run_id, commands.resume(self.store, run_id, self.actor))
+        return await self._carried_out(run_id, commands.resume(self.store, run_id, self.actor))
 
     async def retry(self, run_id: str, *, restart: bool = False) -> bool:
         """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again.
@@ -279,9 +293,10 @@ class Engine(Synchronous):
         Raises:
             InvalidTransition: it is live or ended well, or its compensations ran and it is not to be restarted.
         """
-        return await self._told(run_id, commands.retry(self.store, run_id, self.actor, restart=restart))
+        return await self._carried_out(run_id, commands.retry(self.store, run_id, self.actor, restart=restart))
 
-    async def _told(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
+    async def _carried_out(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
+        """Whether a command changed a run; a worker of this process, which no notification reaches, looks at once."""
         changed = await command
         if self.worker is not None:
             await self.worker.check(run_id)
@@ -336,10 +351,3 @@ class Engine(Synchronous):
             if event.kind in j.TERMINAL_KINDS:
                 return row.state, event.payload
         return row.state, None
-
-
-def _actor() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"

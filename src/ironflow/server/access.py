@@ -30,7 +30,7 @@ from ironflow.server.keys import hash_of, well_formed
 from ironflow.store.base import Store
 from ironflow.tasks import begin
 
-_log = logging.getLogger("ironflow.server")
+log = logging.getLogger("ironflow.server")
 
 #: How long a key that was found is taken for valid without asking again, seconds.
 FRESH_S: Final = 1.0
@@ -223,7 +223,7 @@ class Access:
         try:
             await self._store.used_keys({key_id: at})
         except Exception as error:  # when a key was used is good to know, and no reason to refuse a request
-            _log.debug("the use of key %s was not written: %s", key_id, error)
+            log.debug("the use of key %s was not written: %s", key_id, error)
 
 
 def _caller(row: KeyRow) -> Caller:

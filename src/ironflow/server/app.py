@@ -26,7 +26,7 @@ from ironflow.server.api import mount
 from ironflow.server.bodies import refused
 from ironflow.server.node import Node
 from ironflow.server.problems import Problem
-from ironflow.server.route import Route, allowed
+from ironflow.server.route import Direct, Route, allowed
 from ironflow.server.worker_routes import WorkerRoutes
 
 #: How long the database may take to say that it is there, seconds.
@@ -44,13 +44,15 @@ def create_app(node: Node, access: Access, observation: Observation | None = Non
         observation: by what this process is watched, if it is.
     """
     app = FastAPI(title="Ironflow", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    of_workers = WorkerRoutes(node).routes()
     app.router.routes.extend(
         [
             Route("/health", _health, methods=["GET"]),
             Route("/ready", _ready, methods=["GET"]),
-            *WorkerRoutes(node).routes(),
+            *of_workers,
         ]
     )
+    app.add_middleware(Direct, routes=of_workers)
     if observation is not None and observation.metrics is not None:
         _show_metrics(app, observation, observation.metrics)
     mount(app, node, access)

@@ -16,13 +16,11 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from ironflow.errors import InvalidRequest, MalformedJson
-from ironflow.model.journal import shallow
+from ironflow.model.journal import DEEPEST, shallow
 from ironflow.server.exchange import ClientGone, read_body
 
 M = TypeVar("M", bound=BaseModel)
 
-#: Deepest nesting of a body. Beyond some thousand levels no encoder of another program could read it back.
-DEEPEST = 200
 _TOO_LARGE = "Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_API_BODY_BYTES."
 #: Places that one refusal names at most.
 _MOST_ERRORS = 20

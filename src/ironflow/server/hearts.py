@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from ironflow.errors import ServerStopping
-from ironflow.store.base import Heart, Store
+from ironflow.store.base import Store
+from ironflow.store.heart import Heart
 
 log = logging.getLogger("ironflow.server")
 

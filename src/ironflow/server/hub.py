@@ -227,29 +227,28 @@ class Hub:
         while not self._stopping:
             self._kick.clear()
             self._matching = True
-            pause = LOOK_S
+            failed = True
             try:
                 await self._look()
+                failed = False
             except StoreUnreachable as error:
                 self._outage.met(error)
                 self._answer_due(error)
-                pause, self._told = AFTER_FAILURE_S, True
             except Exception:
                 log.exception("a look for work failed; the next one follows in %s s", AFTER_FAILURE_S)
-                pause, self._told = AFTER_FAILURE_S, True
             finally:
                 self._matching = False
             self._answer_due()
-            await self._sleep(pause)
+            await self._sleep(failed=failed)
 
-    async def _sleep(self, pause: float) -> None:
-        failed = pause != LOOK_S
+    async def _sleep(self, *, failed: bool) -> None:
         if failed:
-            await asyncio.sleep(pause)  # a kick does not bring a database back
+            self._told = True  # what was said meanwhile has not been looked for
+            await asyncio.sleep(AFTER_FAILURE_S)  # a kick does not bring a database back
             self._woken = True
             return
         try:
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(LOOK_S):
                 await self._kick.wait()
         except TimeoutError:
             self._woken = self._told = True

@@ -191,7 +191,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "lock_device": "The device of that file.",
         "lock_inode": "The inode of that file.",
         "wake_address": "Where it, or the node that it is connected to, is told of news; null without an address.",
-        "suspect_since": "Since when its connection is broken; null while it is not.",
+        "suspect_since": "Since when its silence counts as a sign of death; null while it is no suspect.",
         "draining": "1 if it takes nothing new because it is to leave, else 0.",
         "kind": "`embedded` works on the database, `http` through a server.",
         "serves": "The workflows, versions and tags that it serves; null if its runs come in another way.",

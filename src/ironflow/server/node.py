@@ -110,7 +110,7 @@ class Node:
         """The loops that made no pass for longer than they may; none where all is well."""
         now, silent = time.monotonic(), []
         for loop, driver in zip(self._passes, self._drivers, strict=True):
-            allowed = max(ALIVE_S, ALIVE_INTERVALS * driver.interval)
+            allowed = max(ALIVE_S, ALIVE_INTERVALS * driver.interval_s)
             if now - (loop.at if loop.at is not None else self._started_at) > allowed:
                 silent.append(loop.name)
         return silent

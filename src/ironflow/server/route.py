@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from starlette import routing
 from starlette.routing import BaseRoute, Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Route(routing.Route):
@@ -21,6 +21,29 @@ class Route(routing.Route):
         if match is not Match.NONE:
             found["route"] = self
         return match, found
+
+
+class Direct:
+    """Routes that are asked thousands of times a second, found by their path alone, before any other route is tried.
+
+    Only what has no parameter in its path and is asked with POST; everything else goes on to the app. An ASGI
+    application around another; the endpoints answer their own errors.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Iterable[Route]) -> None:
+        self._app = app
+        self._routes = {
+            route.path: route for route in routes if not route.param_convertors and route.methods == {"POST"}
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or hand it on."""
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if route is None:
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = route
+        await route.app(scope, receive, send)
 
 
 def allowed(routes: Iterable[BaseRoute], scope: Scope) -> str:

@@ -86,7 +86,7 @@ async def serving(
         listener: see `bind`; closed at the end.
         metrics: count, and show it on /metrics, and on the address that the settings name; once in a process.
     """
-    store = await connect(url, settings=settings)
+    store = await connect(url)
     observation: Observation | None = None
     try:
         node = Node(store, settings)

@@ -24,7 +24,7 @@ from ironflow.model.journal import Event
 from ironflow.store.base import Store
 from ironflow.tasks import begin
 
-_log = logging.getLogger("ironflow.server")
+log = logging.getLogger("ironflow.server")
 
 #: Seconds between two looks at every run that somebody follows: what other nodes write is found by these.
 TICK_S = 0.2
@@ -175,7 +175,7 @@ class Tail:
             try:
                 served = await self._look(due)
             except Exception as error:  # the database is away: the streams stay, and go on when it is back
-                _log.warning("the journals that are followed cannot be read: %s", error)
+                log.warning("the journals that are followed cannot be read: %s", error)
                 self._due |= due
                 await asyncio.sleep(self._tick_s)
             self._wake.clear()

@@ -14,14 +14,12 @@ from ironflow.address import FORMS, not_an_address, redact_url, sqlite_path
 from ironflow.errors import InvalidSettings
 
 if TYPE_CHECKING:
-    from ironflow.config import Settings
     from ironflow.store.base import Store
 
 
 async def connect(
     url: str,
     *,
-    settings: Settings | None = None,
     clock: Callable[[], int] | None = None,
     read_only: bool = False,
 ) -> Store:
@@ -29,7 +27,6 @@ async def connect(
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`.
-        settings: of the engine; None takes the defaults.
         clock: SQLite only: milliseconds since 1970 in place of the host's clock (PostgreSQL has its own).
         read_only: refuse every write, and leave the schema alone.
 
@@ -54,7 +51,7 @@ async def connect(
             raise InvalidSettings(
                 ["the PostgreSQL driver is not installed: pip install 'ironflow-engine[postgres]'"]
             ) from error
-        return await open_postgres(url, settings=settings, clock=clock, read_only=read_only)
+        return await open_postgres(url, clock=clock, read_only=read_only)
     raise not_an_address(url)
 
 

@@ -12,43 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
-from ironflow.model.journal import Event
+from ironflow.model.capacity import RunHead, SessionRow
 from ironflow.model.key import KeyRow
-from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
-from ironflow.model.transition import Audit, Locked, Transition
+from ironflow.model.suspicion import Suspicion
+from ironflow.model.transition import Audit, Decide, Decisions, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.observe.seam import Observer
-
-#: A pure function: the locked run in, its change (or None: leave it alone) out. It may raise a refusal.
-Decide = Callable[[Locked], "Transition | None"]
+from ironflow.store.heart import Heart
+from ironflow.store.reader import Reader
 
 #: Payloads longer than this (in characters) live in a table of their own.
 INLINE_PAYLOAD = 8192
-
-
-@dataclass(slots=True)
-class RunFilter:
-    """What `runs list` selects. Newest first; `before` is the (created_at, run_id) of the last row seen.
-
-    `scope` None selects from all of them: that is for who runs the platform. `worker_tag`: a tag that the run asks of
-    its worker. `created_from` and `created_to` (milliseconds since 1970): not before the one, and before the other.
-    """
-
-    states: Sequence[str] = ()
-    workflow: str | None = None
-    reason: str | None = None
-    label: tuple[str, str] | None = None
-    before: tuple[int, str] | None = None
-    limit: int = 50
-    scope: Scope | None = DEFAULT
-    priority: int | None = None
-    worker_tag: str | None = None
-    created_from: int | None = None
-    created_to: int | None = None
 
 
 @dataclass(slots=True)
@@ -63,54 +40,6 @@ class WorkflowSeen:
     version: str
     worker_tags: str
     definition: str | None = None
-
-
-@dataclass(slots=True)
-class Verdict:
-    """The answer to a heartbeat for one lease: refreshed, stale or unknown (asked again at the next one)."""
-
-    run_id: str
-    execution_seq: int
-    verdict: str
-
-
-REFRESHED = "refreshed"
-LEASE_STALE = "stale"
-LEASE_UNKNOWN = "unknown"
-
-
-class Beat(NamedTuple):
-    """The answer to a heartbeat.
-
-    `known`: the session still exists. `draining`: somebody wishes that it takes nothing new and leaves. `verdicts`: one
-    for each lease that was named, in that order.
-    """
-
-    known: bool
-    draining: bool
-    verdicts: list[Verdict]
-
-
-class Heart(Protocol):
-    """The renewal path: synchronous, with a connection of its own, for the thread that renews."""
-
-    def beat(
-        self,
-        session_id: str,
-        session_ttl_ms: int,
-        lease_ttl_ms: int,
-        credits: int,
-        held: Sequence[tuple[str, int, str, bool]],
-    ) -> Beat:
-        """Push the clocks of one session and of the leases it names (run_id, execution_seq, token_hash, executing).
-
-        A suspicion against the session ends with it.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give the connection back."""
-        ...
 
 
 class OpenTransaction(Protocol):
@@ -132,8 +61,8 @@ class OpenTransaction(Protocol):
         ...
 
 
-class Store(Protocol):
-    """See the module's docstring. Every method that reads gives rows of the model."""
+class Store(Reader, Protocol):
+    """See the module's docstring; what a store reads stands in `Reader`."""
 
     #: "sqlite" or "postgres"
     dialect: str
@@ -168,7 +97,7 @@ class Store(Protocol):
         *,
         skip_locked: bool = False,
         audit: Sequence[Audit] = (),
-    ) -> dict[str, Transition | Exception | None]:
+    ) -> Decisions:
         """Lock these runs in order of id, decide each, apply what was decided, all in one transaction.
 
         Returns per run what was applied, None where nothing was to be done (or the run was locked elsewhere and
@@ -193,35 +122,7 @@ class Store(Protocol):
         """
         ...
 
-    # ---- reading
-    async def run(self, run_id: str) -> RunRow | None: ...
-    async def runs(self, filter: RunFilter) -> list[RunRow]: ...
-    async def holdings(self, run_id: str) -> Holdings | None:
-        """A run with its queue row, its lease (an expired one, too), its waits and the holders of its lanes.
-
-        All as of one moment: a run that moves from the queue to a worker meanwhile must not look as if it were nowhere.
-        """
-        ...
-
-    async def find_key(self, column: str, value: str, workflow: str | None, scope: Scope = DEFAULT) -> RunRow | None:
-        """The run that holds an `idempotency_key` (of a workflow) or the live one that holds a `concurrency_key`."""
-        ...
-
-    async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]: ...
-    async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]: ...
-    async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
-        """Of each run the events after a seq, at most `limit` of each, in one look; large payloads are `APART`."""
-        ...
-
-    async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
-        """As `journal`, but large payloads of the kinds that hold a value (`journal.VALUE_KINDS`) are `APART`."""
-        ...
-
-    # ---- the queue
-    async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
-        """The next ready segments of these routes, in the order they are to be handed out. Reserves nothing."""
-        ...
-
+    # ---- the queue and the waits
     async def reserve(self, routes: Sequence[str], limit: int, session_id: str, ttl_ms: int) -> list[RunHead]:
         """As `peek`, but promised to one session: no other worker is given them before the reservation ends."""
         ...
@@ -234,36 +135,9 @@ class Store(Protocol):
         """Make delayed segments ready whose `eligible_at` has passed. Returns how many."""
         ...
 
-    async def queue_routes(self) -> list[str]:
-        """The routing classes that have a segment in the queue: a run may ask for tags beyond its workflow's own."""
-        ...
-
-    async def backlog(self) -> list[tuple[str, str, int]]:
-        """How many segments wait, by routing class and by the full lane that holds them back ("": only for a worker).
-
-        Delayed and promised ones do not wait. Reads an entry per segment: for people, not for loops.
-        """
-        ...
-
-    async def next_due(self) -> int | None:
-        """The earliest time at which a delayed segment or a sleeping wait wants attention, or None."""
-        ...
-
-    # ---- waits
-    async def due(self, limit: int, routes: Sequence[str]) -> list[RunHead]:
-        """Suspended runs of these routes with a wait that is due and unclaimed, earliest first."""
-        ...
-
     async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:
         """Claim due waits for one node (`waking`), earliest first: exactly one node gets each."""
         ...
-
-    async def stale_claims(self, older_than: int, limit: int) -> list[str]:
-        """Runs with a claim older than this time (ms) and neither lease nor queue row."""
-        ...
-
-    async def gone_claimers(self) -> frozenset[str]:
-        """Nodes that hold claims and listen no more under that name: a sign of death, no proof, often not to be had."""
 
     # ---- sessions and sweeps
     async def open_session(self, session: SessionRow) -> bool:
@@ -274,83 +148,38 @@ class Store(Protocol):
         """Remove a session and its credits; its leases and reservations expire now. Returns the runs it held."""
         ...
 
-    async def expire_session(self, session_id: str, suspect_until: int | None = None) -> list[str] | None:
+    async def expire_session(self, session_id: str, suspicion: Suspicion | None = None) -> list[str] | None:
         """As `close_session`, but only if its time has passed once the row is locked: a heartbeat that came first wins.
 
-        `suspect_until` given: also if it has been under suspicion since that time (ms) or longer. Returns None where
-        neither is so.
+        `suspicion` given: also if it is a suspect that counts as dead by `model.suspicion`. None where neither is so.
         """
-        ...
 
     async def suspect(self, session_id: str) -> bool:
         """Its connection broke: suspected from now until its next heartbeat. False if it was already, or is gone."""
-        ...
 
-    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
-        """Sessions under suspicion since this time (ms) or longer, longest first."""
-        ...
+    async def hold_back(self, within: int, older_than: int) -> None:
+        """Suspicions of members of a mass (`within`, ms) that are older than this time (ms) begin anew now."""
 
     async def drain(self, session_id: str) -> bool:
         """Wish that a session takes nothing new, finishes what it has and leaves. False if there is no such session."""
         ...
 
-    async def sessions(self) -> list[SessionRow]: ...
-    async def expired_sessions(self, limit: int) -> list[SessionRow]: ...
-    async def expired_leases(self, limit: int, after: str = "") -> list[str]: ...
-    async def expired_reservations(self, limit: int) -> list[str]: ...
-    async def unowned(self, older_than: int, limit: int) -> list[str]:
-        """Runs whose state says that they are owned or queued, with neither lease nor queue row.
-
-        Looks at a bounded number of live runs and goes on from there at the next call, round and round: it is asked on
-        every tick, and a hundred thousand sleeping runs must not be read each time for an alarm that never rings.
-        """
-        ...
-
-    async def overdue(self, older_than: int, limit: int) -> list[str]:
-        """Runs that nobody executes and whose deadline is not after this time (ms), earliest deadline first."""
-        ...
-
-    async def leases(self) -> list[LeaseRow]: ...
-    async def queue(self, limit: int = 1000) -> list[QueueRow]: ...
-    async def waits(self, run_id: str) -> list[WaitRow]: ...
-    async def lanes(self) -> list[dict[str, Any]]:
-        """Every lane in use: its name, limit, how many runs execute in it and how many are held back."""
-        ...
-
-    async def counts(self, scope: Scope | None = None) -> dict[str, int]:
-        """How many runs are in each state. Reads an entry per run that there ever was: for people, not for loops."""
-        ...
-
-    async def audits(
-        self,
-        limit: int = 100,
-        run_id: str | None = None,
-        scope: Scope | None = None,
-        before: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """The audit log, newest first. `before`: the audit_id of the last entry seen; `scope` None: of all of them."""
-        ...
-
     # ---- workflows
-    async def pause_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
-    async def resume_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool: ...
-    async def paused_workflows(self, scope: Scope = DEFAULT) -> dict[str, int]: ...
+    async def pause_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool:
+        """Hold a workflow: its runs stay queued. With an audit entry; False, and nothing done, if it is held."""
+        ...
+
+    async def resume_workflow(self, workflow: str, actor: str, scope: Scope = DEFAULT) -> bool:
+        """Let a workflow go on. With an audit entry; False, and nothing done, if it is not held."""
+        ...
+
     async def saw_workflows(self, seen: Iterable[WorkflowSeen], scope: Scope = DEFAULT) -> None:
         """A worker has these. Each version is kept for itself, with the time when it was first seen."""
-        ...
-
-    async def workflows(self, scope: Scope = DEFAULT) -> list[dict[str, Any]]:
-        """Every workflow that was seen, in the version that new runs get: see `model.routing.current`."""
         ...
 
     # ---- keys, and what else people change
     async def add_key(self, key: KeyRow, audit: Audit) -> bool:
         """Keep a new key, with its audit entry. False, and nothing written, if there is one of that id or hash."""
-        ...
-
-    async def key_by_hash(self, key_hash: str) -> KeyRow | None: ...
-    async def keys(self, org: str | None) -> list[KeyRow]:
-        """The keys of an organisation (None: all there are), oldest first; revoked ones, too."""
         ...
 
     async def revoke_key(self, key_id: str, actor: str) -> bool:
@@ -393,8 +222,6 @@ class Store(Protocol):
         """A renewal path for the thread that calls this."""
         ...
 
-    async def check(self) -> list[str]:
-        """What the database itself says of its health (integrity, version). Empty when nothing is wrong."""
+    async def close(self) -> None:
+        """Commit what was submitted, answer it, and give every connection back. A second call does nothing."""
         ...
-
-    async def close(self) -> None: ...

@@ -25,7 +25,7 @@ from ironflow.store.gather import Job, next_batch
 
 #: A lone commit blocks the loop while it lasts. On a disk slower than this (seconds) it goes to the
 #: writer's thread.
-INLINE_MEAN = 0.001
+INLINE_MEAN_S = 0.001
 
 Answer = str | Exception
 Result = TypeVar("Result")
@@ -71,7 +71,7 @@ class Committer:
         self._went = False
         self._closed = False
         #: Mean duration of a commit of one transition, in seconds: a moving average over about 8 of them.
-        self._mean = 0.0
+        self._mean_s = 0.0
         self._handed: SimpleQueue[list[Item] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ironflow-writer", daemon=True)
         self._thread.start()
@@ -125,7 +125,7 @@ class Committer:
 
     @property
     def _lone(self) -> bool:
-        return self.live_segments <= 1 and self._mean < INLINE_MEAN and not self._closed
+        return self.live_segments <= 1 and self._mean_s < INLINE_MEAN_S and not self._closed
 
     def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
         if self._closed:
@@ -160,7 +160,7 @@ class Committer:
                 future.set_result(answer)
 
     def _measure(self, seconds: float) -> None:
-        self._mean += (seconds - self._mean) / 8
+        self._mean_s += (seconds - self._mean_s) / 8
 
     async def close(self) -> None:
         """Commit what was submitted, answer it, and end the thread."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -119,6 +120,12 @@ def load(dialect: str, *files: str) -> dict[str, Statement]:
     Raises:
         ValueError: two statements have one name.
     """
+    return dict(_loaded(dialect, *files))
+
+
+@cache
+def _loaded(dialect: str, *files: str) -> dict[str, Statement]:
+    """Read once in a process: every store, and every part of one, asks for the same files."""
     folder = resources.files("ironflow.store").joinpath("sql")
     text = "\n".join(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in files)
     return parse(text, dialect)

@@ -11,36 +11,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
 from ironflow.model.journal import RUN_RESUMED, Event
 from ironflow.model.run import RUNNING
-from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, Audit, Transition
+from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, Audit, Decide, Decisions, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.observe.seam import Looking, Observer
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store import rows
-from ironflow.store.base import Decide
 from ironflow.store.guards import LOOKS, page
 from ironflow.store.postgres_commit import Batcher, Shape
-from ironflow.store.postgres_decide import Results
 from ironflow.store.postgres_heart import PostgresHeart
 from ironflow.store.postgres_link import Address, Clock, Connection, Link
 from ironflow.store.postgres_listen import PRESENCE, WATCH, Wire
-from ironflow.store.postgres_open import call, prepare, reach, set_session, statements
+from ironflow.store.postgres_lone import Lone
+from ironflow.store.postgres_open import prepare, reach, set_session, statements
 from ironflow.store.postgres_operator import PostgresOperator
 from ironflow.store.postgres_reads import ready
 from ironflow.store.postgres_sessions import PostgresSessions
 from ironflow.store.postgres_transaction import PostgresTransaction, UserConnections
 
-if TYPE_CHECKING:
-    from ironflow.config import Settings
-
 #: What stands between a proven death and the next owner, each harmless when it is given nothing.
 _TAKEOVER = ("look", "requeue", "journals")
-#: How many parameters each function takes (`sql/postgres_functions.sql`).
-_APPEND, _LEAVE, _CREATE, _ACTIVATE = 8, 22, 38, 17
 
 
 class PostgresStore(PostgresSessions, PostgresOperator):
@@ -55,10 +49,11 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         #: depends on it; it is kept because workers set it on every store.
         self.live_segments = 0
         known = self._statements
-        append = Shape(call("append", _APPEND), known["append_many"], shapes.append_one, shapes.append_many)
-        leave = Shape(call("leave", _LEAVE), known["leave_many"], shapes.leave_one, shapes.leave_many)
-        create = Shape(call("create", _CREATE), known["create_many"], shapes.create_one, shapes.create_many)
-        activate = Shape(call("activate", _ACTIVATE), known["activate_many"], shapes.activate_one, shapes.activate_many)
+        lone = Lone(known)
+        append = Shape(lone.append, known["append_many"], shapes.append_many)
+        leave = Shape(lone.leave, known["leave_many"], shapes.leave_many)
+        create = Shape(lone.create, known["create_many"], shapes.create_many, careful=lone.create_unless_there)
+        activate = Shape(lone.activate, known["activate_many"], shapes.activate_many)
 
         def of_owners(batch: list[Transition]) -> Shape:
             return append if all(change.is_plain_append for change in batch) else leave
@@ -106,7 +101,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         *,
         skip_locked: bool = False,
         audit: Sequence[Audit] = (),
-    ) -> Results:
+    ) -> Decisions:
         """See `Store.decide`."""
         ids = list(dict.fromkeys(run_ids))
         try:
@@ -116,7 +111,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
                 return {ids[0]: error}
             if not ids:
                 raise
-        results: Results = {}
+        results: Decisions = {}
         for run_id in ids:
             found = await self.decide([run_id], decide, skip_locked=skip_locked, audit=audit)
             if not isinstance(found[run_id], Exception):
@@ -124,11 +119,11 @@ class PostgresStore(PostgresSessions, PostgresOperator):
             results.update(found)
         return results
 
-    async def _decide(self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]) -> Results:
+    async def _decide(self, ids: list[str], decide: Decide, skip_locked: bool, audit: Sequence[Audit]) -> Decisions:
         earlier: dict[str, tuple[Transition, int]] = {}
         looking = None if self._observer is None else Looking(decide, self._observer)
 
-        async def work(connection: Connection) -> Results:
+        async def work(connection: Connection) -> Decisions:
             return await self._decider.decide(connection, ids, looking or decide, skip_locked, audit, earlier)
 
         found = await self._change(work)
@@ -259,9 +254,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         async def work(connection: Connection) -> None:
             floor = self._clock.floor()
             async with connection.transaction():
-                await self._execute(
-                    connection, "close_session", floor=floor, session_id=nobody, lost_only=False, suspect_until=None
-                )
+                await self._execute(connection, "close_session", floor=floor, session_id=nobody)
                 given: dict[str, Any] = {"floor": floor, "skip_locked": True}
                 for name in _TAKEOVER:
                     named = {param: given.get(param, []) for param in self._statements[name].params}
@@ -296,7 +289,6 @@ class PostgresStore(PostgresSessions, PostgresOperator):
 async def open_postgres(
     url: str,
     *,
-    settings: Settings | None = None,
     clock: Callable[[], int] | None = None,
     read_only: bool = False,
 ) -> PostgresStore:
@@ -305,7 +297,6 @@ async def open_postgres(
     Args:
         url: `postgresql://user:password@host:port/name`, with the driver's parameters; `?prepare=false`
             behind a pooler that changes servers between transactions.
-        settings: of the engine; nothing of them concerns this store.
         clock: milliseconds since 1970 in place of the database's clock, for tests.
         read_only: refuse every write.
 

@@ -1,7 +1,7 @@
 """Group commit on PostgreSQL: three batchers (owners, starts, activations), each with its own connection.
 
 A batcher takes what waits at the end of a tick of the loop and writes it in one statement; while that is
-in flight the next batch gathers. A lone transition goes through the one-run function, which is faster by a
+in flight the next batch gathers. A lone transition has a statement of its own, which is faster by a
 third.
 
 It promises that every future is answered, once, by what the database said. A connection that breaks in
@@ -73,24 +73,33 @@ class General(Protocol):
         ...
 
 
+#: What is sent for one run: a statement, and what it is given.
+Alone = Callable[[int, Transition], tuple[str, tuple[Any, ...]]]
+
+
 class Shape:
-    """One fast way to write: a function for one run, a statement for many, and how each is given its
-    arguments.
+    """One fast way to write.
+
+    Args:
+        lone: what is sent for one run.
+        many: the statement for many.
+        pack_many: what that is given.
+        careful: what is sent for one run in place of `lone` once that has met a row that is there already.
     """
 
-    __slots__ = ("many", "one", "pack_many", "pack_one")
+    __slots__ = ("careful", "lone", "many", "pack_many")
 
     def __init__(
         self,
-        one: str,
+        lone: Alone,
         many: Statement,
-        pack_one: Callable[[int, Transition], tuple[Any, ...]],
         pack_many: Callable[[int, list[Transition]], dict[str, Any]],
+        careful: Alone | None = None,
     ) -> None:
-        self.one = one
+        self.lone = lone
         self.many = many
-        self.pack_one = pack_one
         self.pack_many = pack_many
+        self.careful = careful
 
 
 class Batcher:
@@ -185,8 +194,10 @@ class Batcher:
         """Answer a batch, whatever happens."""
         started = perf_counter()
         try:
-            fast = [item for item in batch if shapes.fits(item[0])]
-            slow = batch if not fast else [item for item in batch if not shapes.fits(item[0])]
+            fast: list[Item] = []
+            slow: list[Item] = []
+            for item in batch:
+                (fast if shapes.fits(item[0]) else slow).append(item)
             if fast:
                 slow = slow + await self._attempt(fast, self._fast)
             if slow:
@@ -252,8 +263,7 @@ class Batcher:
         floor = self._clock.floor()
         refused: dict[int, int] = {}
         if len(items) == 1:
-            arguments = shape.pack_one(floor, transitions[0])
-            packed = await (await self._statement(connection, shape.one)).fetchval(*arguments)
+            packed = await self._alone(connection, shape, floor, transitions[0])
             at = packed >> 3
             if packed & 7:
                 refused[0] = packed & 7
@@ -268,6 +278,17 @@ class Batcher:
                 _answer(item, APPLIED)
             return []
         return await self._refused(connection, items, refused, doubt)
+
+    async def _alone(self, connection: Connection, shape: Shape, floor: int, change: Transition) -> int:
+        text, arguments = shape.lone(floor, change)
+        statement = self._known(connection, text) or await self._statement(connection, text)
+        try:
+            return int(await statement.fetchval(*arguments))
+        except asyncpg.UniqueViolationError:
+            if shape.careful is None:
+                raise
+        text, arguments = shape.careful(floor, change)
+        return int(await (await self._statement(connection, text)).fetchval(*arguments))
 
     async def _refused(
         self, connection: Connection, items: list[Item], refused: dict[int, int], doubt: Doubt
@@ -302,6 +323,11 @@ class Batcher:
                     answer = APPLIED
             _answer(item, answer)
         return []
+
+    def _known(self, connection: Connection, text: str) -> Any:
+        """The statement, if it is prepared on this connection already."""
+        owner, prepared = self._prepared
+        return prepared.get(text) if owner is connection else None
 
     async def _statement(self, connection: Connection, text: str) -> Any:
         """The statement, prepared once per connection; behind a pooler, an object that sends it each time."""

@@ -27,17 +27,19 @@ from ironflow.model.transition import (
     GUARD_QUEUED,
     LOST,
     Audit,
+    Decide,
+    Decisions,
     Locked,
     Transition,
 )
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows
-from ironflow.store.base import Decide
 from ironflow.store.dialect import Statement
 from ironflow.store.guards import Fence, Lanes, Queued, judge, starts_held
 from ironflow.store.plan import Plan, fresh_row, wants_last_seq
 from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Clock, Connection
+from ironflow.store.postgres_named import Named
 from ironflow.store.postgres_shapes import segment_seq
 from ironflow.store.postgres_write import PlanWriter
 
@@ -45,10 +47,8 @@ _RUN, _QUEUE, _LEASE, _WAIT = (
     itemgetter(*columns) for columns in (rows.RUN_COLUMNS, rows.QUEUE_COLUMNS, rows.LEASE_COLUMNS, rows.WAIT_COLUMNS)
 )
 
-Results = dict[str, "Transition | Exception | None"]
 
-
-class Decider:
+class Decider(Named):
     """Transactions on a connection that the caller owns.
 
     Args:
@@ -56,17 +56,13 @@ class Decider:
         clock: told the time of each transaction.
     """
 
-    __slots__ = ("_clock", "_statements", "_writer", "lanes")
+    __slots__ = ("_clock", "_writer", "lanes")
 
     def __init__(self, statements: Mapping[str, Statement], clock: Clock) -> None:
-        self._statements = statements
+        super().__init__(statements)
         self._clock = clock
         self.lanes = LaneKeeper(statements)
         self._writer = PlanWriter(statements, self.lanes)
-
-    async def _fetch(self, connection: Connection, name: str, **values: Any) -> list[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
 
     async def now(self, connection: Connection) -> int:
         """The time of the database, read after the locks that the caller took."""
@@ -94,8 +90,9 @@ class Decider:
         answers: dict[str, str] = {}
         stored = [change for change in transitions if change.guard != GUARD_FRESH]
         held = await self.lock(connection, [change.run_id for change in stored])
-        for change in [change for change in stored if change.run_id in last_seqs]:
-            if await self.wrote(connection, change, last_seqs[change.run_id]):
+        for change in stored:
+            last_seq = last_seqs.get(change.run_id)
+            if last_seq is not None and await self.wrote(connection, change, last_seq):
                 answers[change.run_id] = APPLIED
         # Not a second time: a run that is answered already is left out of everything below.
         going = [change for change in transitions if change.run_id not in answers]
@@ -205,13 +202,13 @@ class Decider:
         skip_locked: bool,
         audit: Sequence[Audit],
         earlier: dict[str, tuple[Transition, int]],
-    ) -> Results:
+    ) -> Decisions:
         """Lock, decide, write. See `Store.decide`.
 
         `earlier` is filled with what is about to be committed. If the answer to the commit is lost, the
         caller passes it in again: a run whose journal holds it was decided then, and is not decided twice.
         """
-        results: Results = {}
+        results: Decisions = {}
         async with connection.transaction():
             ids = sorted(set(run_ids))
             locked = await self._look(connection, ids, skip_locked, results)
@@ -230,7 +227,7 @@ class Decider:
         return results
 
     async def _decide_one(
-        self, connection: Connection, locked: Locked, decide: Decide, plan: Plan, results: Results
+        self, connection: Connection, locked: Locked, decide: Decide, plan: Plan, results: Decisions
     ) -> None:
         run_id, row = locked.row.run_id, locked.row
         try:
@@ -247,7 +244,7 @@ class Decider:
             results[run_id] = refusal
 
     async def _look(
-        self, connection: Connection, run_ids: Sequence[str], skip_locked: bool, results: Results
+        self, connection: Connection, run_ids: Sequence[str], skip_locked: bool, results: Decisions
     ) -> list[Locked]:
         """Lock and read these runs; `results` learns of those that are not there, or in somebody else's hands."""
         asked = [run_id for run_id in run_ids if not rows.unheard_of((run_id,))]

@@ -13,12 +13,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ironflow.store.base import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Beat, Verdict
 from ironflow.store.dialect import Statement
+from ironflow.store.heart import LEASE_STALE, LEASE_UNKNOWN, REFRESHED, Beat, Held, Verdict
 from ironflow.store.postgres_link import Address, Clock, Connection, Link, lost, outdated, translated
 
-Held = Sequence[tuple[str, int, str, bool]]
-#: of the session and of its leases, in milliseconds
+#: How long the session and its leases hold from now, in milliseconds.
 Ttls = tuple[int, int]
 
 
@@ -40,25 +39,11 @@ class PostgresHeart:
         # one.
         self._loop = asyncio.new_event_loop()
 
-    def beat(self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Held) -> Beat:
-        """Push the clocks of one session and of the leases it names.
-
-        Args:
-            session_id: the session.
-            session_ttl_ms, lease_ttl_ms: how long they hold from now, in milliseconds.
-            credits: its free slots.
-            held: (run_id, execution_seq, token_hash, executing) of every lease to renew; others are left
-                to expire.
-
-        Returns:
-            With a verdict for each lease: `unknown` where somebody held the row both times it was asked for.
-
-        Raises:
-            StoreError: nothing is known to be renewed; the worker tries again.
-        """
+    def beat(self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Sequence[Held]) -> Beat:
+        """See `Heart.beat`. A lease is `unknown` where somebody held its row both times it was asked for."""
         return self._loop.run_until_complete(self._beat(session_id, (session_ttl_ms, lease_ttl_ms), credits, held))
 
-    async def _beat(self, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> Beat:
+    async def _beat(self, session_id: str, ttls_ms: Ttls, credits: int, held: Sequence[Held]) -> Beat:
         for last_try in (False, True):
             try:
                 connection = await self._link.get()
@@ -73,7 +58,9 @@ class PostgresHeart:
                 raise translated(error, self._address.name) from error
         raise AssertionError("the second try returns or raises")
 
-    async def _renew(self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held) -> Beat:
+    async def _renew(
+        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Sequence[Held]
+    ) -> Beat:
         verdicts = [Verdict(run_id, seq, LEASE_STALE) for run_id, seq, _, _ in held]
         asking = list(range(len(held)))
         draining: bool | None = False
@@ -96,7 +83,7 @@ class PostgresHeart:
         return Beat(True, bool(draining), verdicts)
 
     async def _push(
-        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Held
+        self, connection: Connection, session_id: str, ttls_ms: Ttls, credits: int, held: Sequence[Held]
     ) -> tuple[bool | None, set[int]]:
         """Whether the session is wished to drain (None: it is gone), and which of the leases were renewed."""
         statement = self._statements["beat"]
@@ -116,7 +103,7 @@ class PostgresHeart:
         draining = bool(found["draining"]) if found["alive"] else None
         return draining, {n - 1 for n in found["renewed"]}
 
-    async def _still_held(self, connection: Connection, session_id: str, held: Held) -> set[int]:
+    async def _still_held(self, connection: Connection, session_id: str, held: Sequence[Held]) -> set[int]:
         statement = self._statements["still_held"]
         values = {
             "session_id": session_id,

@@ -10,28 +10,20 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from ironflow.model.transition import GUARD_FRESH, Transition
-from ironflow.store.dialect import Statement
 from ironflow.store.guards import Lanes, admit, fitting
 from ironflow.store.postgres_link import Connection
+from ironflow.store.postgres_named import Named
 
 #: How many waiting rows one pass looks at; more follow with the next release or the next tick of the scanner.
 PAGE = 100
 
 
-class LaneKeeper:
+class LaneKeeper(Named):
     """The statements of lanes. Every method runs inside a transaction that the caller began."""
 
-    __slots__ = ("_statements",)
-
-    def __init__(self, statements: Mapping[str, Statement]) -> None:
-        self._statements = statements
-
-    async def _fetch(self, connection: Connection, name: str, **values: Any) -> list[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
+    __slots__ = ()
 
     async def wanted(self, connection: Connection, changes: Sequence[Transition]) -> dict[str, Lanes]:
         """The lanes (with limits, by name) of runs that are about to get a lease."""

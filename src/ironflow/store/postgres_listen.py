@@ -16,7 +16,7 @@ from typing import Any
 from ironflow.store.postgres_link import Address, Connection, Link
 from ironflow.tasks import begin
 
-_logger = logging.getLogger("ironflow.store")
+log = logging.getLogger("ironflow.store")
 
 #: PostgreSQL refuses a payload of 8000 bytes.
 _PAYLOAD_BYTES = 7_500
@@ -72,7 +72,7 @@ class Wire:
         try:
             await self._link.get()
         except Exception as error:
-            _logger.debug("cannot listen yet: %s", error)
+            log.debug("cannot listen yet: %s", error)
             self._broken.set()
         if self._listening is None:
             self._listening = begin(self._stay(), name="ironflow-listen")
@@ -95,7 +95,7 @@ class Wire:
             if self._wake is not None:
                 self._wake(topic)
         except Exception:
-            _logger.exception("a wake-up on %r failed", topic)
+            log.exception("a wake-up on %r failed", topic)
 
     def _lost(self, _connection: Any) -> None:
         self._on_time = False  # the lock went with the connection
@@ -111,7 +111,7 @@ class Wire:
             await connection.execute(said, WATCH)
             self._on_time = on_time
         except Exception as error:
-            _logger.debug("whether this node is on time could not be shown: %s", error)
+            log.debug("whether this node is on time could not be shown: %s", error)
 
     async def _stay(self) -> None:
         while not self._link.closed:
@@ -125,7 +125,7 @@ class Wire:
                 try:
                     await self._link.get()
                 except Exception as error:
-                    _logger.debug("cannot listen yet: %s", error)
+                    log.debug("cannot listen yet: %s", error)
                     continue
                 break
             for topic in _EVERYTHING:
@@ -143,7 +143,7 @@ class Wire:
                 topics, self._topics = self._topics, {}
                 await self._send(self._channel, self._payloads(topics))
         except Exception as error:
-            _logger.debug("a notification was lost: %s", error)
+            log.debug("a notification was lost: %s", error)
         finally:
             self._sending = None
 

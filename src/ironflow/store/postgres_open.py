@@ -26,8 +26,8 @@ OLDEST = 140_000
 #: constant does).
 _TURN = 4_921_337_001
 
-_FILES = ("postgres_batches", "postgres_general", "postgres_loops")
-_OWN_NAME = re.compile(r"\b(ironflow_[a-z]+)_v\b")
+_FILES = ("postgres_batches", "postgres_lone", "postgres_general", "postgres_loops")
+_OWN_NAME = re.compile(r"\b(ironflow_[a-z_]+)_v\b")
 
 
 def _functions_text() -> str:

@@ -18,9 +18,9 @@ from ironflow.model.journal import Event
 from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
+from ironflow.model.suspicion import Suspects, Suspicion
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows
-from ironflow.store.base import RunFilter
 from ironflow.store.dialect import Statement
 from ironflow.store.postgres_commit import TRIES
 from ironflow.store.postgres_link import (
@@ -36,6 +36,7 @@ from ironflow.store.postgres_link import (
     unreachable,
 )
 from ironflow.store.postgres_open import OLDEST
+from ironflow.store.reader import RunFilter
 
 T = TypeVar("T")
 
@@ -243,9 +244,10 @@ class PostgresReads:
         found = await self._read("expired_sessions", now=self.now(), limit=limit)
         return [SessionRow(*values) for values in found]
 
-    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
+    async def suspects(self, suspicion: Suspicion, limit: int) -> Suspects:
         """See `Store.suspects`."""
-        return [SessionRow(*values) for values in await self._read("suspects", older_than=older_than, limit=limit)]
+        found = await self._read("suspects", now=self.now(), limit=limit, **rows.of_suspicion(suspicion))
+        return rows.suspects_of(found)
 
     async def expired_leases(self, limit: int, after: str = "") -> list[str]:
         """See `Store.expired_leases`."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ironflow.model.capacity import SessionRow
 from ironflow.model.scope import DEFAULT, Scope
+from ironflow.model.suspicion import Suspicion
 from ironflow.store import rows
 from ironflow.store.base import WorkflowSeen
 from ironflow.store.postgres_change import PostgresChange
@@ -26,20 +28,16 @@ class PostgresSessions(PostgresChange):
 
     async def close_session(self, session_id: str) -> list[str]:
         """See `Store.close_session`."""
-        return await self._end_session(session_id, lost_only=False) or []
+        return await self._end_session("close_session", session_id) or []
 
-    async def expire_session(self, session_id: str, suspect_until: int | None = None) -> list[str] | None:
+    async def expire_session(self, session_id: str, suspicion: Suspicion | None = None) -> list[str] | None:
         """See `Store.expire_session`."""
-        return await self._end_session(session_id, lost_only=True, suspect_until=suspect_until)
+        return await self._end_session("expire_session", session_id, **rows.of_suspicion(suspicion))
 
-    async def _end_session(
-        self, session_id: str, *, lost_only: bool, suspect_until: int | None = None
-    ) -> list[str] | None:
+    async def _end_session(self, statement: str, session_id: str, **values: Any) -> list[str] | None:
         async def work(connection: Connection) -> list[str] | None:
-            [found] = await self._execute(
-                connection, "close_session", floor=self._clock.floor(), session_id=session_id, lost_only=lost_only,
-                suspect_until=suspect_until,
-            )  # fmt: skip
+            floor = self._clock.floor()
+            [found] = await self._execute(connection, statement, floor=floor, session_id=session_id, **values)
             self._clock.saw(found["at"])  # what has expired now is to be found by the very next question
             return list(found["held"]) if found["ended"] else None
 
@@ -53,6 +51,15 @@ class PostgresSessions(PostgresChange):
             return bool(await self._execute(connection, "suspect_session", session_id=session_id, now=now))
 
         return await self._change(work)
+
+    async def hold_back(self, within: int, older_than: int) -> None:
+        """See `Store.hold_back`."""
+
+        async def work(connection: Connection) -> None:
+            now = await self._decider.now(connection)
+            await self._execute(connection, "hold_back", now=now, within=within, older_than=older_than)
+
+        await self._change(work)
 
     async def drain(self, session_id: str) -> bool:
         """See `Store.drain`."""

@@ -1,8 +1,8 @@
 """Transitions as the arguments of PostgreSQL statements: which ones fit the fast statements, and how they
 are packed.
 
-There are three kinds of fast write (an owner's, a start, an activation), each as a function for one run and
-as one statement for many. A transition that wants more than its kind offers (a large payload, columns by
+There are three kinds of fast write (an owner's, a start, an activation), each for one run (`postgres_lone`) and as
+one statement for many. A transition that wants more than its kind offers (a large payload, columns by
 name, lanes, audit, a journal number that must be looked up) does not fit and goes through a transaction.
 All of this is hot: plain loops, no objects made per event.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from ironflow.model.capacity import QueueRow
 from ironflow.model.run import RunRow
 from ironflow.model.transition import (
     APPLIED,
@@ -48,8 +47,6 @@ _REST = attrgetter(
 )  # fmt: skip
 _REST_OF_NEW = _REST(RunRow("", "", "", "", "", "", 0))
 
-_QUEUE = attrgetter("route", "priority", "enqueued_at", "eligible_at", "execution_seq", "status")
-_NO_QUEUE = (None, 0, 0, 0, 0, None)
 _NO_LEASE = (None, 0, None)
 
 
@@ -101,7 +98,7 @@ def _start_fits(transition: Transition) -> bool:
     lease = transition.lease
     if lease is None:
         return True
-    values = _fresh(transition)
+    values = fresh(transition)
     return (lease.execution_seq, lease.token_hash) == values[6:8]
 
 
@@ -135,52 +132,10 @@ def _events_fit(transition: Transition, execution_seq: int) -> bool:
     return True
 
 
-# ---- one run
+# ---- what both the statements for one run and those for many take
 
 
-def _events(transition: Transition) -> tuple[int, list[str], list[str | None], list[str | None]]:
-    events = transition.events
-    if not events:
-        return 0, [], [], []
-    return (
-        events[0].seq,
-        [event.kind for event in events],
-        [event.step_id for event in events],
-        [event.payload for event in events],
-    )
-
-
-def append_one(floor: int, transition: Transition) -> tuple[Any, ...]:
-    """The arguments of `ironflow_append`."""
-    return (floor, transition.run_id, transition.execution_seq, transition.token_hash, *_events(transition))
-
-
-def leave_one(floor: int, transition: Transition) -> tuple[Any, ...]:
-    """The arguments of `ironflow_leave`."""
-    waits = transition.waits
-    return (
-        *append_one(floor, transition),
-        transition.facts,
-        transition.state,
-        transition.new_execution_seq,
-        flags(transition),
-        [wait.step_id for wait in waits],
-        [wait.kind for wait in waits],
-        [wait.status for wait in waits],
-        [wait.due_at for wait in waits],
-        *_queue(transition.enqueue),
-    )
-
-
-def create_one(floor: int, transition: Transition) -> tuple[Any, ...]:
-    """The arguments of `ironflow_create`."""
-    return (
-        floor, *_fresh(transition), segment_seq(transition), *_events(transition), *_lease(transition),
-        *_queue(transition.enqueue),
-    )  # fmt: skip
-
-
-def _fresh(transition: Transition) -> tuple[Any, ...]:
+def fresh(transition: Transition) -> tuple[Any, ...]:
     """The columns of a new run, with what the transition itself says laid over its row."""
     values: tuple[Any, ...] = _FRESH(transition.row)
     state, seq = transition.state, transition.new_execution_seq
@@ -190,29 +145,7 @@ def _fresh(transition: Transition) -> tuple[Any, ...]:
     return (*values[:5], values[5] if state is None else state, *fence, *values[8:])
 
 
-def activate_one(floor: int, transition: Transition) -> tuple[Any, ...]:
-    """The arguments of `ironflow_activate`."""
-    return (
-        floor,
-        transition.run_id,
-        transition.execution_seq,
-        transition.facts,
-        transition.guard == GUARD_QUEUED,
-        transition.reservation,
-        *_events(transition),
-        transition.state,
-        transition.new_execution_seq,
-        transition.new_token_hash,
-        flags(transition),
-        *_lease(transition),
-    )
-
-
-def _queue(row: QueueRow | None) -> tuple[Any, ...]:
-    return _NO_QUEUE if row is None else _QUEUE(row)
-
-
-def _lease(transition: Transition) -> tuple[str | None, int, int | None]:
+def lease_of(transition: Transition) -> tuple[str | None, int, int | None]:
     """Session, time to live (a lease that is asked for holds it in place of its end), and what is
     executing.
     """
@@ -261,7 +194,7 @@ _CREATE_COLUMNS = (
 
 def create_many(floor: int, transitions: list[Transition]) -> dict[str, Any]:
     """The parameters of `create_many`."""
-    columns = zip(*[_fresh(transition) for transition in transitions], strict=True)
+    columns = zip(*[fresh(transition) for transition in transitions], strict=True)
     return {
         "floor": floor,
         **dict(zip(_CREATE_COLUMNS, map(list, columns), strict=True)),
@@ -313,7 +246,7 @@ def _many_events(transitions: list[Transition]) -> dict[str, list[Any]]:
 
 
 def _many_leases(transitions: list[Transition]) -> dict[str, list[Any]]:
-    leases = [_lease(transition) for transition in transitions]
+    leases = [lease_of(transition) for transition in transitions]
     return {
         "sessions": [lease[0] for lease in leases],
         "ttls": [lease[1] for lease in leases],

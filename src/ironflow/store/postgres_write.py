@@ -19,6 +19,7 @@ from ironflow.store.dialect import Statement
 from ironflow.store.plan import Plan
 from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Connection
+from ironflow.store.postgres_named import Named
 
 #: The columns of a run that a transition may move (see `rows.CHANGEABLE`), as `update_runs` takes them.
 _MOVABLE = tuple(name for name in rows.RUN_COLUMNS if name in rows.CHANGEABLE or name in ("run_id", "started_at"))
@@ -33,18 +34,19 @@ _REQUEUE = {
 _NOTHING: dict[str, list[Any]] = {name: [] for names in _REQUEUE.values() for name in names}
 
 
-class PlanWriter:
-    """Writes plans."""
+class PlanWriter(Named):
+    """Writes plans.
 
-    __slots__ = ("_lanes", "_statements")
+    Args:
+        statements: the named statements for PostgreSQL.
+        lanes: told of places that are given up.
+    """
+
+    __slots__ = ("_lanes",)
 
     def __init__(self, statements: Mapping[str, Statement], lanes: LaneKeeper) -> None:
-        self._statements = statements
+        super().__init__(statements)
         self._lanes = lanes
-
-    async def _fetch(self, connection: Connection, name: str, **values: Any) -> list[Any]:
-        statement = self._statements[name]
-        return await connection.fetch(statement.text, *statement.arguments(values))
 
     async def write(self, connection: Connection, plan: Plan, held: Mapping[str, RunRow]) -> None:
         """Write the rows of a plan.
@@ -79,11 +81,11 @@ class PlanWriter:
                 parts[name] = {"ids": gone}
         for name, prefix, flat, columns in (
             ("insert_events", "events_", plan.events, rows.EVENT_COLUMNS),
-            ("insert_payloads", "", plan.payloads, ("run_id", "seq", "payload")),
+            ("insert_payloads", "", plan.payloads, rows.PAYLOAD_COLUMNS),
             ("insert_leases", "", plan.leases, rows.LEASE_COLUMNS),
             ("insert_queue", "queue_", plan.enqueues, rows.QUEUE_COLUMNS),
             ("insert_waits", "", plan.waits, rows.WAIT_COLUMNS),
-            ("insert_run_lanes", "", plan.lanes, ("run_id", "lane", "lane_limit")),
+            ("insert_run_lanes", "", plan.lanes, rows.RUN_LANE_COLUMNS),
         ):
             if flat:
                 width = len(columns)

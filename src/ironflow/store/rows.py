@@ -20,9 +20,11 @@ from ironflow.model.key import KeyRow
 from ironflow.model.routing import current
 from ironflow.model.run import RunRow
 from ironflow.model.scope import Scope
+from ironflow.model.suspicion import Mass, Suspects, Suspicion
 from ironflow.model.transition import Audit
 from ironflow.model.wait import WaitRow
-from ironflow.store.base import RunFilter, WorkflowSeen
+from ironflow.store.base import WorkflowSeen
+from ironflow.store.reader import RunFilter
 
 #: The columns of `runs`, `dispatch_queue`, … in the order in which statements select and insert them.
 RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
@@ -32,8 +34,13 @@ SESSION_COLUMNS = tuple(field.name for field in fields(SessionRow))
 WAIT_COLUMNS = tuple(field.name for field in fields(WaitRow))
 KEY_COLUMNS = tuple(field.name for field in fields(KeyRow))
 HEAD_COLUMNS = tuple(field.name for field in fields(RunHead))
+#: Columns of a head that are read: all but the reservation. In a row, what it is sorted by begins behind them.
+HEAD_WIDTH = len(HEAD_COLUMNS) - 1
 EVENT_COLUMNS = ("run_id", "seq", "kind", "step_id", "payload", "execution_seq", "at")
 AUDIT_COLUMNS = ("audit_id", "org", "environment", "at", "action", "actor", "run_id", "fields")
+PAYLOAD_COLUMNS = ("run_id", "seq", "payload")
+RUN_LANE_COLUMNS = ("run_id", "lane", "lane_limit")
+#: A lane as lists show it.
 LANE_COLUMNS = ("lane", "lane_limit", "executing", "reserved", "blocked")
 #: Versions of one workflow that are remembered: those that were registered last.
 VERSIONS_KEPT = 100
@@ -56,9 +63,26 @@ CHANGEABLE = frozenset(RUN_COLUMNS) - {
 
 def head(values: Sequence[Any], reservation: str | None = None) -> RunHead:
     """A segment as a worker sees it; further columns of the statement (its sort key) are left out."""
-    made = RunHead(*values[:17])
+    made = RunHead(*values[:HEAD_WIDTH])
     made.reservation = reservation
     return made
+
+
+def of_suspicion(suspicion: Suspicion | None) -> dict[str, int | None]:
+    """The parameters of the statements that ask for it; without one, nobody counts as dead by suspicion."""
+    return {"until": None, "within": 0} if suspicion is None else suspicion._asdict()
+
+
+def suspects_of(found: Iterable[Sequence[Any]]) -> Suspects:
+    """From sessions, each with the size of its mass and the live sessions behind it; both are null outside of one."""
+    due: list[SessionRow] = []
+    mass: Mass | None = None
+    for *values, company, live in found:
+        if company is None:
+            due.append(SessionRow(*values))
+        elif mass is None:  # the largest comes first
+            mass = Mass(company, live)
+    return Suspects(due, mass)
 
 
 #: Later than everything, and "no limit": larger than any seq, count or time that occurs.

@@ -21,11 +21,10 @@ from typing import Any
 from ironflow.address import redact_url
 from ironflow.errors import StoreReadOnly, StoreUnreachable
 from ironflow.model.capacity import RunHead, SessionRow
-from ironflow.model.transition import Audit, Transition
+from ironflow.model.transition import Audit, Decide, Decisions, Transition
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.observe.seam import Looking, Observer
 from ironflow.store import migrate, rows, sqlite_lanes
-from ironflow.store.base import Decide
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
 from ironflow.store.guards import LOOKS, page
@@ -127,7 +126,7 @@ class SqliteStore(SqliteSessions, SqliteOperator):
         *,
         skip_locked: bool = False,
         audit: Sequence[Audit] = (),
-    ) -> dict[str, Transition | Exception | None]:
+    ) -> Decisions:
         """See `Store.decide`. Its transaction locks the whole file, so nothing is ever skipped as locked."""
         ids = list(dict.fromkeys(run_ids))
         looking = None if self._observer is None else Looking(decide, self._observer)

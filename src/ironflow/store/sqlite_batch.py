@@ -24,12 +24,13 @@ from ironflow.model.transition import (
     GUARD_QUEUED,
     LOST,
     Audit,
+    Decide,
+    Decisions,
     Locked,
     Transition,
 )
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows, sqlite_lanes
-from ironflow.store.base import Decide
 from ironflow.store.guards import FENCE_COLUMNS, QUEUED_COLUMNS, Fence, Queued, judge, starts_held
 from ironflow.store.plan import Plan, assignments, fresh_row, wants_last_seq
 
@@ -44,8 +45,6 @@ def _select(table: str, columns: Sequence[str]) -> str:
     return f"select {', '.join(columns)} from {table} where run_id in (@)"
 
 
-_PAYLOAD_COLUMNS = ("run_id", "seq", "payload")
-_LANE_COLUMNS = ("run_id", "lane", "lane_limit")
 _REPLACE_WAIT = ", ".join(f"{name} = excluded.{name}" for name in rows.WAIT_COLUMNS[2:])
 
 _INSERT_RUNS = _insert("runs", rows.RUN_COLUMNS, "on conflict do nothing")
@@ -53,7 +52,7 @@ _INSERT_RUNS_NAMED = f"{_INSERT_RUNS} returning run_id"
 #: By list of the plan: the template and the width of a row.
 _INSERTS: dict[str, tuple[str, int]] = {
     "events": (_insert("journal_events", rows.EVENT_COLUMNS), len(rows.EVENT_COLUMNS)),
-    "payloads": (_insert("journal_payloads", _PAYLOAD_COLUMNS), len(_PAYLOAD_COLUMNS)),
+    "payloads": (_insert("journal_payloads", rows.PAYLOAD_COLUMNS), len(rows.PAYLOAD_COLUMNS)),
     "leases": (_insert("concurrency_leases", rows.LEASE_COLUMNS), len(rows.LEASE_COLUMNS)),
     # Two wake-ups make one segment: the second finds the row there.
     "enqueues": (
@@ -65,8 +64,8 @@ _INSERTS: dict[str, tuple[str, int]] = {
         len(rows.WAIT_COLUMNS),
     ),
     "lanes": (
-        _insert("run_lanes", _LANE_COLUMNS, "on conflict do update set lane_limit = excluded.lane_limit"),
-        len(_LANE_COLUMNS),
+        _insert("run_lanes", rows.RUN_LANE_COLUMNS, "on conflict do update set lane_limit = excluded.lane_limit"),
+        len(rows.RUN_LANE_COLUMNS),
     ),
 }
 _ACTIVATE = (
@@ -249,7 +248,7 @@ def write_audits(connection: sqlite3.Connection, audits: Iterable[Audit], now: i
 
 def decide_batch(
     connection: sqlite3.Connection, run_ids: Sequence[str], decide: Decide, audit: Sequence[Audit], now: int
-) -> dict[str, Transition | Exception | None]:
+) -> Decisions:
     """Decide every run on its locked rows, then write what was decided.
 
     All are decided before any is written, so a decision sees its own run as it was and no half of a
@@ -258,7 +257,7 @@ def decide_batch(
     Raises:
         sqlite3.Error: the whole must be rolled back.
     """
-    results: dict[str, Transition | Exception | None] = {}
+    results: Decisions = {}
     plan = Plan(now)
     for locked in _look(connection, sorted(set(run_ids)), now, results):
         run_id, row = locked.row.run_id, locked.row
@@ -285,7 +284,7 @@ def _look(
     connection: sqlite3.Connection,
     run_ids: Sequence[str],
     now: int,
-    results: dict[str, Transition | Exception | None],
+    results: Decisions,
 ) -> list[Locked]:
     """The runs with all their rows. The write transaction is the lock: nobody else writes while it lasts."""
     asked = [run_id for run_id in run_ids if not rows.unheard_of((run_id,))]

@@ -201,18 +201,18 @@ def verify(connection: sqlite3.Connection, name: str) -> None:
     migrate.verify(SQLITE, applied)
 
 
-def statements(text: str) -> Iterator[str]:
-    """The statements of a script. Semicolons inside triggers and strings do not end one."""
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script. A semicolon inside a string, a comment or a trigger ends none."""
     collected = ""
-    for line in text.splitlines(keepends=True):
-        collected += line
-        if line.rstrip().endswith(";") and sqlite3.complete_statement(collected):
+    *pieces, rest = script.split(";")
+    for piece in pieces:
+        collected += piece + ";"
+        if sqlite3.complete_statement(collected):
             yield collected
             collected = ""
-    if collected.strip() and not all(
-        line.strip().startswith("--") or not line.strip() for line in collected.splitlines()
-    ):
-        yield collected
+    rest = collected + rest
+    if any(line and not line.startswith("--") for line in map(str.strip, rest.splitlines())):
+        yield rest
 
 
 def _applied(connection: sqlite3.Connection, name: str) -> int | None:

@@ -11,8 +11,8 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ironflow.store.base import LEASE_STALE, REFRESHED, Beat, Verdict
 from ironflow.store.dialect import Statement
+from ironflow.store.heart import LEASE_STALE, REFRESHED, Beat, Held, Verdict
 from ironflow.store.sqlite_connection import connect, explained
 from ironflow.store.turnstile import Turnstile
 
@@ -37,24 +37,9 @@ class SqliteHeart:
             self._connection = connect(path, cache_kib=2 * 1024)
 
     def beat(
-        self,
-        session_id: str,
-        session_ttl_ms: int,
-        lease_ttl_ms: int,
-        credits: int,
-        held: Sequence[tuple[str, int, str, bool]],
+        self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Sequence[Held]
     ) -> Beat:
-        """Push the clocks of one session and of the leases it names.
-
-        Args:
-            session_id: the session.
-            session_ttl_ms, lease_ttl_ms: how long they hold from now, in milliseconds.
-            credits: its free slots.
-            held: (run_id, execution_seq, token_hash, executing) of each lease to renew; others may expire.
-
-        Raises:
-            StoreError: nothing was renewed; the worker tries again.
-        """
+        """See `Heart.beat`."""
         with explained(self._name), self._turnstile.turn():
             connection = self._connection
             connection.execute("begin immediate")
@@ -76,7 +61,7 @@ class SqliteHeart:
         session_id: str,
         ttls_ms: tuple[int, int],
         credits: int,
-        held: Sequence[tuple[str, int, str, bool]],
+        held: Sequence[Held],
     ) -> tuple[int | None, set[tuple[str, int]]]:
         """Whether the session is wished to drain (None: it is gone), and which leases were renewed."""
         now = self._now()

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 from ironflow.errors import StepTimeout
+from ironflow.store.sqlite_connection import statements
 
 #: Instructions of SQLite's machine between two looks at the clock: some hundred microseconds.
 _INSTRUCTIONS = 2_000
@@ -153,7 +154,7 @@ class LentCursor(sqlite3.Cursor):
 
     def executescript(self, sql_script: str, /) -> Self:
         """Execute several statements. The driver's own would commit first."""
-        for sql in _statements(sql_script):
+        for sql in statements(sql_script):
             self.execute(sql)
         return self
 
@@ -277,16 +278,3 @@ class LentConnection(sqlite3.Connection):
 
     def _refuse(self, what: str) -> NoReturn:
         raise sqlite3.ProgrammingError(f"{what} is not for the function of a step: {_NO_COMMIT}")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script. A semicolon inside a string, a comment or a trigger ends none."""
-    collected = ""
-    *pieces, rest = script.split(";")
-    for piece in pieces:
-        collected += piece + ";"
-        if sqlite3.complete_statement(collected):
-            yield collected
-            collected = ""
-    if (collected + rest).strip():
-        yield collected + rest

@@ -30,7 +30,7 @@ WRITES = 200
 #: What does not fit in the cache of the keeper's connection spills into the log.
 _CACHE_BYTES = 1024 * 1024
 
-_logger = logging.getLogger("ironflow.store")
+log = logging.getLogger("ironflow.store")
 
 
 class LogKeeper:
@@ -79,7 +79,7 @@ class LogKeeper:
                         connection = self._open()
                     self._round(connection)
                 except (sqlite3.Error, IronflowError, OSError) as error:
-                    _logger.warning("a checkpoint of %s did not work: %s", self._turnstile.database, error)
+                    log.warning("a checkpoint of %s did not work: %s", self._turnstile.database, error)
         finally:
             if connection is not None:
                 connection.close()

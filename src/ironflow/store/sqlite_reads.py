@@ -22,10 +22,11 @@ from ironflow.model.journal import Event
 from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
+from ironflow.model.suspicion import Suspects, Suspicion
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.store import rows
-from ironflow.store.base import RunFilter
 from ironflow.store.dialect import SHARED, SQLITE, Statement, load
+from ironflow.store.reader import RunFilter
 from ironflow.store.sqlite_connection import connect, explain, explained
 
 #: Events of a journal that are read in the loop; the rest of a longer one is read in the thread.
@@ -145,7 +146,8 @@ class SqliteReads:
             named = rows.scoped(parts.scope, route=route, workflow=parts.workflow, limit=limit)
             found += connection.execute(text, named)
         if len(routes) > 1:
-            found.sort(key=lambda values: (-values[17], values[18], values[0]))
+            priority, enqueued_at = rows.HEAD_WIDTH, rows.HEAD_WIDTH + 1
+            found.sort(key=lambda values: (-values[priority], values[enqueued_at], values[0]))
         return found[:limit]
 
     async def queue_routes(self) -> list[str]:
@@ -165,7 +167,7 @@ class SqliteReads:
         """See `Store.due`."""
         named = {"now": self.now(), "limit": limit, "routes": json.dumps(list(routes))}
         found = [values for status in CLAIMABLE for values in self._read("due", status=status, **named)]
-        found.sort(key=lambda values: (values[17], values[0]))
+        found.sort(key=lambda values: (values[rows.HEAD_WIDTH], values[0]))
         # A run may have several waits that are due; it is woken once.
         heads = {values[0]: rows.head(values) for values in reversed(found)}
         return [heads[run_id] for run_id in dict.fromkeys(values[0] for values in found)][:limit]
@@ -187,9 +189,9 @@ class SqliteReads:
         """See `Store.expired_sessions`."""
         return [SessionRow(*values) for values in self._read("expired_sessions", now=self.now(), limit=limit)]
 
-    async def suspects(self, older_than: int, limit: int) -> list[SessionRow]:
+    async def suspects(self, suspicion: Suspicion, limit: int) -> Suspects:
         """See `Store.suspects`."""
-        return [SessionRow(*values) for values in self._read("suspects", older_than=older_than, limit=limit)]
+        return rows.suspects_of(self._read("suspects", now=self.now(), limit=limit, **rows.of_suspicion(suspicion)))
 
     async def expired_leases(self, limit: int, after: str = "") -> list[str]:
         """See `Store.expired_leases`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ironflow.model.capacity import SessionRow
 from ironflow.model.scope import DEFAULT, Scope
+from ironflow.model.suspicion import Suspicion
 from ironflow.store import rows
 from ironflow.store.base import WorkflowSeen
 from ironflow.store.sqlite_change import SqliteChange
@@ -28,12 +29,12 @@ class SqliteSessions(SqliteChange):
         """See `Store.close_session`."""
         return await self._change(lambda connection, now: self._end(connection, session_id, now))
 
-    async def expire_session(self, session_id: str, suspect_until: int | None = None) -> list[str] | None:
+    async def expire_session(self, session_id: str, suspicion: Suspicion | None = None) -> list[str] | None:
         """See `Store.expire_session`."""
+        asked = {"session_id": session_id, **rows.of_suspicion(suspicion)}
 
         def work(connection: sqlite3.Connection, now: int) -> list[str] | None:
-            asked = {"session_id": session_id, "now": now, "suspect_until": suspect_until}
-            lost = self._execute(connection, "session_lost", **asked).fetchall()
+            lost = self._execute(connection, "session_lost", now=now, **asked).fetchall()
             return self._end(connection, session_id, now) if lost else None
 
         return await self._change(work)
@@ -52,6 +53,14 @@ class SqliteSessions(SqliteChange):
             return bool(self._execute(connection, "suspect_session", session_id=session_id, now=now).fetchall())
 
         return await self._change(work)
+
+    async def hold_back(self, within: int, older_than: int) -> None:
+        """See `Store.hold_back`."""
+
+        def work(connection: sqlite3.Connection, now: int) -> None:
+            self._execute(connection, "hold_back", now=now, within=within, older_than=older_than)
+
+        await self._change(work)
 
     async def drain(self, session_id: str) -> bool:
         """See `Store.drain`."""

@@ -32,13 +32,14 @@ _AGE_S = 60.0
 
 
 class WakeSocket:
-    """One listening socket at most, and one to send from."""
+    """One listening socket at most, and one to send from. Once it is closed it makes no other."""
 
     def __init__(self) -> None:
         self.address: str | None = None
         self._listening: socket.socket | None = None
         self._sending: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     def listen(self, wake: Callable[[str], None], name: str = "") -> str | None:
         """Call `wake(topic)` in the running loop for every datagram. Returns the address, if there is one.
@@ -47,7 +48,7 @@ class WakeSocket:
             wake: is told.
             name: of the socket, by which others see that this process is there; without one it is a random one.
         """
-        if self._listening is not None:
+        if self._listening is not None or self._closed:
             return self.address
         loop = asyncio.get_running_loop()
         listening: socket.socket | None = None
@@ -71,6 +72,8 @@ class WakeSocket:
 
     def notify(self, topic: str, sessions: Sequence[SessionRow]) -> None:
         """Send a topic to sessions, without waiting and without complaint."""
+        if self._closed:
+            return  # what ends last may still tell of it; a socket made now would be nobody's to close
         for session in sessions:
             address = session.wake_address
             if not address or address == self.address:
@@ -109,6 +112,7 @@ class WakeSocket:
 
     def close(self) -> None:
         """Stop listening, and remove the socket's file."""
+        self._closed = True
         if self._listening is not None and self._loop is not None and self.address is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._listening)

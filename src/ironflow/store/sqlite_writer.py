@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ironflow.errors import StoreReadOnly
-from ironflow.model.transition import Audit, Transition
-from ironflow.store.base import Decide
+from ironflow.model.transition import Audit, Decide, Decisions, Transition
 from ironflow.store.committer import Answer
 from ironflow.store.plan import payload_size
 from ironflow.store.sqlite_alone import append_alone, appends_alone, leave_alone, leaves_alone
@@ -32,7 +31,15 @@ _APPEND_PAGES = 2
 
 
 class SqliteWriter:
-    """Runs write transactions. Every method takes the turn itself."""
+    """Runs write transactions. Every method takes the turn itself, but `transaction` and `decide` (see `perform`).
+
+    Args:
+        connection: open for writing; None in a store that only reads.
+        turnstile: of its file.
+        now: database time, read inside each transaction.
+        name: of the file, for errors.
+        wrote: told after each transaction about how many pages of the log it took.
+    """
 
     def __init__(
         self,
@@ -42,13 +49,6 @@ class SqliteWriter:
         name: str,
         wrote: Callable[[int], None],
     ) -> None:
-        """Args:
-        connection: open for writing; None in a store that only reads.
-        turnstile: of its file.
-        now: database time, read inside each transaction.
-        name: of the file, for errors.
-        wrote: told after each transaction about how many pages of the log it took.
-        """
         self._connection = connection
         self._turnstile = turnstile
         self._now = now
@@ -112,7 +112,7 @@ class SqliteWriter:
     # ---- decisions
     def decide(
         self, run_ids: Sequence[str], decide: Decide, audit: Sequence[Audit]
-    ) -> dict[str, Transition | Exception | None]:
+    ) -> Decisions:
         """One transaction for all; on an unexpected error one for each run, so that a bad one stops no other.
 
         The audit rows of the whole then go with the first that succeeds.
@@ -131,7 +131,7 @@ class SqliteWriter:
                 raise
             if len(run_ids) == 1:
                 return {run_ids[0]: error}
-        results: dict[str, Transition | Exception | None] = {}
+        results: Decisions = {}
         for run_id in run_ids:
             found = self.decide([run_id], decide, audit)
             if not isinstance(found[run_id], Exception):
@@ -141,7 +141,7 @@ class SqliteWriter:
 
     def _decide_now(
         self, run_ids: Sequence[str], decide: Decide, audit: Sequence[Audit]
-    ) -> dict[str, Transition | Exception | None]:
+    ) -> Decisions:
         return self.transaction(lambda connection, now: decide_batch(connection, run_ids, decide, audit, now))
 
     # ---- anything else

@@ -24,12 +24,11 @@ from pathlib import Path
 
 from ironflow.errors import StoreReadOnly, StoreUnreachable
 
-#: How long a writer waits for its turn, in seconds. One turn is one transaction, so this is hundreds of
-#: turns.
-PATIENCE = 5.0
+#: How long a writer waits for its turn, in seconds. One turn is one transaction, so this is hundreds of turns.
+PATIENCE_S = 5.0
 
 #: Seconds after which a lock that the kernel refused to wait for is asked for again.
-_AGAIN = 0.01
+_AGAIN_S = 0.01
 
 _FREE, _ASKED, _HELD = "free", "asked", "held"
 
@@ -66,7 +65,7 @@ class Turnstile:
         self._mutex.release()
         return False
 
-    def acquire(self, timeout: float = PATIENCE) -> None:
+    def acquire(self, timeout: float = PATIENCE_S) -> None:
         """Wait for the turn.
 
         Raises:
@@ -94,7 +93,7 @@ class Turnstile:
         self._mutex.release()
 
     @contextlib.contextmanager
-    def turn(self, timeout: float = PATIENCE) -> Iterator[None]:
+    def turn(self, timeout: float = PATIENCE_S) -> Iterator[None]:
         """`acquire` and `release` around a block."""
         self.acquire(timeout)
         try:
@@ -140,7 +139,7 @@ class Turnstile:
         while not self._try_file():
             if time.monotonic() > until:
                 return False
-            time.sleep(_AGAIN)
+            time.sleep(_AGAIN_S)
         return True
 
     def _help(self) -> None:
@@ -155,7 +154,7 @@ class Turnstile:
                     if not self._wanted:
                         self._state = _FREE
                         return
-                time.sleep(_AGAIN)
+                time.sleep(_AGAIN_S)
         with self._guard:
             if self._wanted:
                 self._state = _HELD

@@ -1,1 +1,1 @@
-"""What tests of workflows need: private databases, and engines that can be crashed on them."""
+"""What tests of workflows need: private databases, and a network that breaks when it is told to."""

@@ -53,7 +53,7 @@ def main(request: dict[str, Any]) -> int:
 
 
 async def _opened(request: dict[str, Any], registry: Registry, settings: Settings) -> Worker:
-    store = await connect(request["url"], settings=settings)
+    store = await connect(request["url"])
     return embedded(
         store,
         registry,
@@ -95,8 +95,8 @@ async def _execute(request: dict[str, Any], workflow: Workflow[Any, Any], opened
     try:
         await worker.session.open()
         await worker.take([RunHead(**request["head"])])
-        patience = await _until_left(worker, told)
-        await worker.stop(drain_ms=patience)
+        patience_ms = await _until_left(worker, told)
+        await worker.stop(drain_ms=patience_ms)
     finally:
         await worker.port.close()
         await observation.close()
@@ -116,9 +116,9 @@ def _told() -> asyncio.Future[int | None]:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[int | None] = loop.create_future()
 
-    def leave(patience: int | None) -> None:
+    def leave(patience_ms: int | None) -> None:
         if not told.done():
-            told.set_result(patience)
+            told.set_result(patience_ms)
 
     def listen() -> None:
         line = sys.stdin.readline().strip()

@@ -39,6 +39,9 @@ POLL = 2.0
 FLOOR = 0.001
 #: How far the clock read here and the one of the database may differ, ms.
 CLOCKS_APART_MS = 20
+#: While one timer after the other becomes due and nobody tells of the queue, it is looked at so often, ms: it takes two
+#: statements, each as dear as the one that finds the timers.
+QUEUE_AGAIN_MS = 20
 #: After what is due was left to the waker: when to look at the due times again, ms.
 DUE_AGAIN_MS = 100
 
@@ -53,7 +56,8 @@ class Dispatcher:
         self.store = store
         self.scanner = scanner
         settings, node = worker.settings, session.node
-        self.waker = Driver(Telling(Waker(store, node), lambda report: self.wake()), settings.waker_interval_ms)
+        waker = Telling(Waker(store, node, lambda: self._draining), lambda report: self.wake())
+        self.waker = Driver(waker, settings.waker_interval_ms)
         stale_claims = Telling(StaleClaims(store, settings), lambda report: self.expect(0))
         self.drivers = [
             Driver(Telling(self.scanner, lambda report: self.wake()), settings.recovery_interval_ms),
@@ -64,6 +68,10 @@ class Dispatcher:
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
         self._due: int | None = 0
+        #: the last page of what is due was full, and some of it entered
+        self._draining = False
+        #: when the queue was looked at last, ms
+        self._looked = 0
         #: somebody else said that there is work; its route may be one that this worker has not seen yet
         self._told = False
         #: a suspect was seen: only a reservation lets it start elsewhere without somebody else taking it meanwhile
@@ -121,9 +129,10 @@ class Dispatcher:
 
     async def _run(self) -> None:
         while self._task is not None:
+            kicked = self._kick.is_set()
             self._kick.clear()
             try:
-                again = await self._round()
+                again = await self._round(kicked)
             except OUTAGES as error:
                 self._outage.met(error)
                 again = False
@@ -135,8 +144,8 @@ class Dispatcher:
                 continue
             await self._sleep()
 
-    async def _round(self) -> bool:
-        """One look. Returns whether another should follow at once."""
+    async def _round(self, kicked: bool) -> bool:
+        """One look. `kicked`: somebody told of work. Returns whether another should follow at once."""
         worker, store = self.worker, self.store
         free = worker.free
         if free <= 0:
@@ -157,14 +166,18 @@ class Dispatcher:
         # other half is for whatever is due, and that does not wait for the look at the queue.
         room = max(free - len(due), (free + 1) // 2)
         at_once, later = self._split(due, free // 2)
-        entered, queued = await _both(worker.take(at_once), self._look_at_queue(room, promote=due_now))
+        unneeded = bool(due) and not (kicked or self.backlog) and asked - self._looked < QUEUE_AGAIN_MS
+        looking = _nothing() if unneeded else self._look_at_queue(room, promote=due_now)
+        entered, queued = await _both(worker.take(at_once), looking)
         self._outage.over()  # here, and not after any round: one without a free slot asks nothing
         heads, apart = await self._set_apart(later[: free - len(at_once) - len(queued)] + queued)
         # The door lets in no more than fit: starts in this process may have taken slots since they were counted above.
         self.backlog = len(at_once) + len(heads) + apart >= free or len(heads) >= worker.free
         if heads:
-            await worker.take(heads)
-        if due_now and not (due and entered == len(due)):
+            entered += await worker.take(heads)
+        # A page that was full has more behind it, and is left to nobody while some of it enters.
+        self._draining = len(due) >= free and entered > 0
+        if due_now and not self._draining and not (due and entered >= len(due)):
             await self._look_at_due(asked)
             due_now = False
         # Where all that was due has entered, more may have become due meanwhile: a look costs no more than asking when.
@@ -176,6 +189,7 @@ class Dispatcher:
         return [h for h in due[:most] if not wanted(h)], [h for h in due[:most] if wanted(h)] + due[most:]
 
     async def _look_at_queue(self, room: int, *, promote: bool) -> list[RunHead]:
+        self._looked = self.store.now()
         if promote:
             await self.store.promote()
         queued = await self._claim(room)
@@ -254,6 +268,10 @@ class Dispatcher:
             if wait >= POLL:
                 self._due = 0  # what another process put to sleep was never told here
                 self._told = True  # nor was a run of a route that this worker has not seen
+
+
+async def _nothing() -> list[RunHead]:
+    return []
 
 
 async def _both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:

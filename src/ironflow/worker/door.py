@@ -26,6 +26,7 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import APPLIED, GUARD_FRESH, LOST, Transition
 
 if TYPE_CHECKING:
+    from ironflow.engine.definitions import WorkflowSpec
     from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
@@ -152,29 +153,26 @@ class Door:
             if execution is None:
                 spec = worker.registry.get(head.workflow)
                 ending.check_version(spec, head)
-                history = History.of(events)
-                execution = Execution(
-                    spec,
-                    head,
-                    history,
-                    chance=self._chance,
-                    strict=worker.strict,
-                    limit=worker.settings.max_payload_bytes,
-                )
+                execution = self._execution(spec, head, History.of(events))
             plan = self._first_plan(execution, head, new_seq)
         except Exception as error:
             last_seq = execution.history.last_seq if execution is not None else len(events)
             if execution is not None:
                 execution.close()
                 execution = None
-            spec_ = worker.registry.get(head.workflow) if head.workflow in worker.registry else None
-            plan = ending.refused(spec_, head, last_seq, new_seq, _named(head, error))
+            known = worker.registry.get(head.workflow) if head.workflow in worker.registry else None
+            plan = ending.refused(known, head, last_seq, new_seq, _named(head, error))
         entry = Entry(head, execution, plan, worker.port.new_token())
         entry.last_seq = plan.events[0].seq - 1
         transition = activation(plan, head, new_seq, self._lease(head.run_id, new_seq, entry.token_hash))
         entry.answer = worker.port.submit(transition)
         head.execution_seq, head.state = new_seq, transition.state or runs.RUNNING
         return entry
+
+    def _execution(self, spec: WorkflowSpec, head: RunHead, history: History) -> Execution:
+        worker = self.worker
+        limit = worker.settings.max_payload_bytes
+        return Execution(spec, head, history, chance=self._chance, strict=worker.strict, limit=limit)
 
     def _first_plan(self, execution: Execution, head: RunHead, new_seq: int) -> Plan:
         now = self.worker.port.now()
@@ -196,17 +194,14 @@ class Door:
         worker.taking.add(row.run_id)
         try:
             head = head_of(row)
-            spec = worker.registry.get(row.workflow)
-            execution: Execution | None = Execution(
-                spec, head, history, chance=self._chance, strict=worker.strict, limit=worker.settings.max_payload_bytes
-            )
-            assert execution is not None
-            execution.created(created)
+            begun = self._execution(worker.registry.get(row.workflow), head, history)
+            begun.created(created)
+            execution: Execution | None = begun
             try:
-                plan = self._first_plan(execution, head, 1)
+                plan = self._first_plan(begun, head, 1)
             except IronflowError as error:
-                execution.close()
-                plan = ending.refused(execution.spec, head, 1, 1, error)
+                begun.close()
+                plan = ending.refused(begun.spec, head, 1, 1, error)
                 plan.events.insert(0, Event(1, RUN_CREATED, None, created, 1))
                 execution = None
             token_hash = worker.port.new_token()
@@ -240,6 +235,7 @@ class Door:
 
 
 def _named(head: RunHead, error: Exception) -> IronflowError:
+    """The error with which a run ends that could not be opened. One of no class of ours is a defect, and is logged."""
     if isinstance(error, IronflowError):
         return error
     log.error("run %s could not be opened", head.run_id, exc_info=error)

@@ -46,10 +46,11 @@ _swept: set[str] = set()
 #: Filesystems on which record locks of another process cannot be relied on.
 _UNRELIABLE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
 #: Left by processes whose database was never opened again; every clock in it has long spoken by then. Seconds.
-_OLD = 30 * 24 * 3600
+_OLD_S = 30 * 24 * 3600
 #: How often a lock is asked for where waiting for it is refused, seconds.
-_ASK = 0.05
-_BLACK_BOX = 4096
+_ASK_S = 0.05
+#: Bytes of a file that are read for what its process was opening.
+_BLACK_BOX = 4_096
 _LINUX = sys.platform == "linux"
 
 
@@ -260,7 +261,7 @@ def _wait_for(fd: int) -> None:
         except OSError as error:
             if error.errno != errno.EDEADLK:
                 raise
-        time.sleep(_ASK)  # the other process waits for ours: ask from time to time
+        time.sleep(_ASK_S)  # the other process waits for ours: ask from time to time
 
 
 def _read_opening(fd: int) -> Opening | None:
@@ -301,7 +302,7 @@ def _sweep(folder: Path) -> None:
     if str(folder) in _swept:
         return
     _swept.add(str(folder))
-    oldest = time.time() - _OLD
+    oldest = time.time() - _OLD_S
     for path in folder.glob("*.lock"):
         try:
             if str(path) in _held or path.stat().st_mtime > oldest:

@@ -20,7 +20,7 @@ from pathlib import Path
 from ironflow.config import Settings
 from ironflow.errors import OUTAGES
 from ironflow.loops.driver import Outage
-from ironflow.store.base import REFRESHED, Heart, Verdict
+from ironflow.store.heart import REFRESHED, Heart, Held, Verdict
 from ironflow.worker.port import Port
 
 log = logging.getLogger("ironflow.worker")
@@ -36,8 +36,6 @@ LATE = 2
 #: A beat that failed is tried again after this part of an interval: when a database is back, the others grant everybody
 #: one interval to renew in.
 AGAIN = 0.2
-#: (run_id, execution_seq, token_hash, executing)
-Held = tuple[str, int, str, bool]
 
 
 class Heartbeat:
@@ -81,15 +79,15 @@ class Heartbeat:
         self._stop = threading.Event()
         #: ends the pause before the next beat
         self._kick = threading.Event()
-        self._interval = settings.renewal_interval_ms / 1000
-        self._ttl = settings.lease_ttl_ms / 1000
+        self._interval_s = settings.renewal_interval_ms / 1000
+        self._ttl_s = settings.lease_ttl_ms / 1000
         self._renewed = time.monotonic()
         #: since when the loop owes an answer, and whether it has given it (which the loop sets, and the thread clears)
         self._asked_loop = self._renewed
         self._loop_answered = threading.Event()
         self._loop_answered.set()
         self._cut_off = False
-        self._wait = self._interval
+        self._wait_s = self._interval_s
         self._outage = Outage(log, "the renewal of this worker's leases")
         #: who blocked the loop → when that was said
         self._named: dict[str, float] = {}
@@ -98,7 +96,7 @@ class Heartbeat:
     def start(self) -> None:
         """Begin to beat. Called on the loop."""
         self._thread.start()
-        self._loop.call_later(self._interval, self._check)
+        self._loop.call_later(self._interval_s, self._check)
 
     def stop(self) -> None:
         """End the thread; waits for a beat under way. Called from another thread than the loop's."""
@@ -121,10 +119,10 @@ class Heartbeat:
                 self._once(heart)
                 # From before the question: the database counted the new time to live at some point after it.
                 self._renewed, self._cut_off = asked, False
-                self._wait = self._interval
+                self._wait_s = self._interval_s
                 self._outage.over()
             except OUTAGES as error:
-                self._wait = AGAIN * self._interval
+                self._wait_s = AGAIN * self._interval_s
                 self._outage.met(error)
             except Exception as error:
                 log.warning("the leases could not be renewed: %s", error)
@@ -139,14 +137,14 @@ class Heartbeat:
         """
         began = time.monotonic()
         self._ask_loop(began)
-        cut_short = self._kick.wait(self._wait)
+        cut_short = self._kick.wait(self._wait_s)
         self._kick.clear()
         if self._stop.is_set():
             return False
         paused = time.monotonic() - began
-        if paused > self._wait + self._interval:
+        if paused > self._wait_s + self._interval_s:
             # Frozen, or a machine that was asleep: then nobody blocked the loop, it had no chance to answer either.
-            log.warning("this process did not execute for %.1f s", paused - self._wait)
+            log.warning("this process did not execute for %.1f s", paused - self._wait_s)
             self._asked_loop = time.monotonic()
         elif not cut_short and not self._loop_answered.is_set():
             self._watch_the_loop()
@@ -165,12 +163,12 @@ class Heartbeat:
         """
         if self._stop.is_set():
             return
-        if not self._cut_off and time.monotonic() - self._renewed >= self._ttl:
+        if not self._cut_off and time.monotonic() - self._renewed >= self._ttl_s:
             self._cut_off = True
             if self._held()[0]:
-                log.warning("nothing could be renewed for %.1f s: every run of this worker is given up", self._ttl)
+                log.warning("nothing could be renewed for %.1f s: every run of this worker is given up", self._ttl_s)
             self._on_cut_off()
-        self._loop.call_later(self._interval, self._check)
+        self._loop.call_later(self._interval_s, self._check)
 
     def _once(self, heart: Heart) -> None:
         held, free = self._held()
@@ -189,7 +187,7 @@ class Heartbeat:
     def _watch_the_loop(self) -> None:
         """Name a loop that does not answer: its leases are kept, but nothing else of the worker moves."""
         silent = time.monotonic() - self._asked_loop
-        if silent > LATE * self._interval:
+        if silent > LATE * self._interval_s:
             self._name_blocker(silent)
 
     def _name_blocker(self, silent: float) -> None:

@@ -11,12 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ironflow.engine import reading
 from ironflow.engine.registry import Registry
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import claim, ids, operator
 from ironflow.model.journal import Event
 from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import Heart, OpenTransaction, Store
+from ironflow.store.base import OpenTransaction, Store
+from ironflow.store.heart import Heart
 from ironflow.worker.dispatcher import Dispatcher
 from ironflow.worker.isolation import by_database
 from ironflow.worker.port import Holding, Owner
@@ -91,10 +93,8 @@ class LocalPort:
         row = await self._store.run(run_id)
         if row is None:
             return None
-        kinds: frozenset[str] = frozenset()
-        if since is not None:
-            kinds = frozenset(e.kind for e in await self._store.journal(run_id) if e.execution_seq > since)
-        return Owner(row.execution_seq, row.state, kinds)
+        kinds = () if since is None else await reading.kinds_since(self._store, run_id, since)
+        return Owner(row.execution_seq, row.state, frozenset(kinds))
 
     def heart(self) -> Heart:
         """See `Store.heart`."""

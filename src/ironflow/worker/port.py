@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ironflow.engine.outside import Outside
 from ironflow.model.capacity import SessionRow
 from ironflow.model.journal import Event
-from ironflow.store.base import Heart
+from ironflow.store.heart import Heart
 
 if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ironflow.engine.definitions import seen
 from ironflow.model.capacity import SessionRow
-from ironflow.model.ids import check_text, tags_of
+from ironflow.model.ids import check_text, join_routes, tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
 from ironflow.worker import evidence
@@ -69,7 +69,7 @@ def row_of_this_process(session_id: str | None, worker_id: str, slots: int) -> S
     )
 
 
-def name_of(worker_id: str | None) -> str:
+def worker_name(worker_id: str | None) -> str:
     """What a worker is called: its stable name, or one of its host and process."""
     return worker_id or f"{evidence.host_name()}-{os.getpid()}"
 
@@ -109,7 +109,7 @@ class Session:
         self.store = store
         self.scanner = scanner
         self.tags = tags_of(tags, "tags")
-        self.worker_id = name_of(worker_id)
+        self.worker_id = worker_name(worker_id)
         self.peers: list[SessionRow] = []
         self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
         self.routes: list[str] = []
@@ -141,7 +141,7 @@ class Session:
         if self._serves_queue:
             self.routes = self.serves.routes()
             row.serves = self.serves.to_json()
-        row.routes = "\n".join(self.routes)
+        row.routes = join_routes(self.routes)
         try:
             row.wake_address = await store.listen(self._heard, self.node)
             await store.open_session(row)
@@ -228,7 +228,7 @@ class Session:
 
     def _also(self, routes: list[str]) -> None:
         self.routes += routes
-        self.row.routes = "\n".join(self.routes)
+        self.row.routes = join_routes(self.routes)
         if self.registered:
             self.worker.spawn(self._announce())
 

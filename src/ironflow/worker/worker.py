@@ -28,10 +28,9 @@ from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
 from ironflow.observe.seam import Observer
-from ironflow.store.base import LEASE_STALE, Verdict
+from ironflow.store.heart import LEASE_STALE, Held, Verdict
 from ironflow.tasks import begin
 from ironflow.worker.door import Door
-from ironflow.worker.heartbeat import Held
 from ironflow.worker.isolation import Isolation, Reach
 from ironflow.worker.nominal import Nominal
 from ironflow.worker.orphans import Orphans

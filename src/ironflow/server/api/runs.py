@@ -46,7 +46,7 @@ from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.schemas import Cancel, Nothing, Retry, RunsQuery, RunStart
-from ironflow.store.base import RunFilter
+from ironflow.store.reader import RunFilter
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 

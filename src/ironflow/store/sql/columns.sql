@@ -44,3 +44,22 @@ e.execution_seq, e.at
 e.seq, e.kind, e.step_id,
 coalesce(e.payload, (select '' from journal_payloads p where p.run_id = e.run_id and p.seq = e.seq)),
 e.execution_seq, e.at
+
+-- No columns, but shared like them: the suspects that belong to a mass, by the rule in `model.suspicion`, each with the
+-- size of it (`company`) and the live sessions that it was compared with. Asked inside a statement that names the time
+-- `clock (at)`. The inner count is that of the stretch which begins with a suspect; the outer one takes the fullest of
+-- those stretches that it lies in.
+-- fragment: mass
+select s.session_id, s.company, l.live from (
+    select session_id, suspect_since, max(company) over (
+        order by suspect_since range between cast(:within as bigint) preceding and current row) as company
+    from (
+        select session_id, suspect_since, count(*) over (
+            order by suspect_since range between current row and cast(:within as bigint) following) as company
+        from worker_sessions where suspect_since is not null
+    ) b
+) s cross join (
+    select count(*) as live from worker_sessions w cross join clock c
+    where w.suspect_since is not null or w.expires_at > c.at
+) l
+where s.company > 3 and 5 * s.company > l.live

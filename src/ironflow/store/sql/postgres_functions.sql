@@ -251,6 +251,89 @@ begin
 end
 $$;
 
+-- What is due, a page at a time. Functions, because the planner must not choose here: it takes what is due for a handful
+-- (a herd is always news to its statistics), reads all of it and sorts it, and then ten thousand timers of one
+-- millisecond cost each page 20 ms and more. In the order of the index a page costs its rows.
+--
+-- One status at a time, so that the index gives the order. Runs with lanes and runs of paused workflows are left to the
+-- claim, which puts them into the queue.
+create or replace function ironflow_due_v(p_now bigint, p_limit bigint, p_routes text[])
+returns table (
+    run text, workflow text, version text, state text, route text, root text, created bigint, execution_seq bigint,
+    facts bigint, attempt bigint, priority bigint, consecutive bigint, charged bigint, compensating text,
+    deadline bigint, warnings bigint, limits text, due bigint
+) language plpgsql volatile rows 50
+set enable_sort = off set enable_bitmapscan = off set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+    return query
+        select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
+        cross join lateral (
+            -- The columns of a head (`columns.sql`), so that nobody has to find the rows a second time.
+            select r.run_id, r.workflow, r.version, r.state, r.route, r.root_run_id, r.created_at, r.execution_seq,
+                   r.facts, r.attempt, r.priority, r.consecutive_recoveries, r.charged_recoveries, r.compensating_for,
+                   r.deadline_at, r.warnings, r.limits, w.due_at
+            from waits w join runs r on r.run_id = w.run_id
+            where w.status = s.status and w.due_at <= p_now
+              and r.state in ('sleeping', 'waiting', 'awaiting_approval') and r.limits is null
+              and r.route = any(p_routes)
+              and not exists (
+                  select 1 from workflow_pauses p
+                  where p.org = r.org and p.environment = r.environment and p.workflow = r.workflow)
+            order by w.due_at limit p_limit
+        ) h
+        order by h.due_at limit p_limit;
+end
+$$;
+
+-- The same for the waker, which claims what it finds: waits of runs that nobody holds and that are in no queue.
+create or replace function ironflow_claim_due_v(p_now bigint, p_limit bigint, p_node text)
+returns table (
+    run text, step text, kind text, status text, due bigint, pre_claim_status text, claimed_by text, claimed_at bigint
+) language plpgsql volatile rows 50
+set enable_sort = off set enable_bitmapscan = off set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+    return query
+        with due as materialized (
+            select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
+            cross join lateral (
+                select w.run_id, w.step_id, w.due_at from waits w join runs r on r.run_id = w.run_id
+                where w.status = s.status and w.due_at <= p_now
+                  and r.state in ('sleeping', 'waiting', 'awaiting_approval')
+                  and not exists (select 1 from concurrency_leases c where c.run_id = w.run_id)
+                  and not exists (select 1 from dispatch_queue q where q.run_id = w.run_id)
+                order by w.due_at limit p_limit for update of w skip locked
+            ) h
+            order by h.due_at limit p_limit
+        )
+        update waits w set pre_claim_status = w.status, status = 'waking', claimed_by = p_node, claimed_at = p_now
+        from due where w.run_id = due.run_id and w.step_id = due.step_id
+        returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w.claimed_by, w.claimed_at;
+end
+$$;
+
+-- The next due time of a run that waits, or of a place in the queue. A wait of a run that is paused, queued or executing
+-- wants nothing of a waker: its due time must not wake one.
+create or replace function ironflow_next_due_v()
+returns bigint language plpgsql volatile
+set enable_sort = off set enable_bitmapscan = off set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+begin
+    return least(
+        (select min(eligible_at) from dispatch_queue where status = 'delayed'),
+        (select min(h.due_at) from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
+         cross join lateral (
+             select w.due_at from waits w join runs r on r.run_id = w.run_id
+             where w.status = s.status and w.due_at is not null
+               and r.state in ('sleeping', 'waiting', 'awaiting_approval')
+             order by w.due_at limit 1
+         ) h)
+    );
+end
+$$;
+
 -- Lock runs with all their rows, and read them: what a decision sees. One call, because a takeover waits for it; a
 -- function, because each statement of one sees what is committed when *it* begins. So the rows are read after the
 -- locks, however long those were waited for. (In a single statement the number of the last event would be from before.)

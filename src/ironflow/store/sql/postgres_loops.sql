@@ -57,38 +57,11 @@ update dispatch_queue q set status = 'ready' from due where q.run_id = due.run_i
 
 -- ---- waits
 
--- One status at a time, so that the index gives the order and a herd of due timers is read by the page. Runs with
--- lanes and runs of paused workflows are left to the claim, which puts them into the queue.
 -- name: due_of_any
-select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
-cross join lateral (
-    select {head_columns}, w.due_at from waits w join runs r on r.run_id = w.run_id
-    where w.status = s.status and w.due_at <= :now
-      and r.state in ('sleeping', 'waiting', 'awaiting_approval') and r.limits is null
-      and r.route = any(:routes::text[])
-      and not exists (
-          select 1 from workflow_pauses p
-          where p.org = r.org and p.environment = r.environment and p.workflow = r.workflow)
-    order by w.due_at limit :limit
-) h
-order by h.due_at limit :limit
+select * from ironflow_due_v(:now::bigint, :limit::bigint, :routes::text[])
 
 -- name: claim_due
-with due as materialized (
-    select h.* from unnest(array['sleeping', 'waiting', 'retry_backoff']) as s (status)
-    cross join lateral (
-        select w.run_id, w.step_id, w.due_at from waits w join runs r on r.run_id = w.run_id
-        where w.status = s.status and w.due_at <= :now
-          and r.state in ('sleeping', 'waiting', 'awaiting_approval')
-          and not exists (select 1 from concurrency_leases c where c.run_id = w.run_id)
-          and not exists (select 1 from dispatch_queue q where q.run_id = w.run_id)
-        order by w.due_at limit :limit for update of w skip locked
-    ) h
-    order by h.due_at limit :limit
-)
-update waits w set pre_claim_status = w.status, status = 'waking', claimed_by = :node, claimed_at = :now
-from due where w.run_id = due.run_id and w.step_id = due.step_id
-returning w.run_id, w.step_id, w.kind, w.status, w.due_at, w.pre_claim_status, w.claimed_by, w.claimed_at
+select * from ironflow_claim_due_v(:now::bigint, :limit::bigint, :node::text)
 
 -- Who listens holds an advisory lock under the number of his name; two names of one number look alive together.
 -- name: gone_claimers
@@ -110,20 +83,10 @@ select exists (
 
 -- ---- sessions
 
--- One statement, because it stands between a death and the next owner. Leases are waited for (whoever has one in hand
--- is about to release it); a queue row that is locked is left alone: its segment is being activated right now.
--- name: close_session
-with clock as materialized (
-    select ironflow_clock_v(:floor::bigint) as at
-), gone as (
-    delete from worker_sessions s using clock c
-    where s.session_id = :session_id
-      and (not :lost_only::boolean or s.expires_at <= c.at or s.suspect_since <= :suspect_until::bigint)
-    returning s.session_id
-), ended as (
-    -- A goodbye said twice still finds what the first one left.
-    select not :lost_only::boolean or exists (select from gone) as yes
-), held as materialized (
+-- How a session ends, if `ended` says so. Leases are waited for (whoever has one in hand is about to release it); a queue
+-- row that is locked is left alone: its segment is being activated right now.
+-- fragment: ending
+held as materialized (
     select run_id from concurrency_leases
     where session_id = :session_id and (select yes from ended) order by run_id for update
 ), promised as materialized (
@@ -138,6 +101,32 @@ with clock as materialized (
     from promised p cross join clock c where q.run_id = p.run_id
 )
 select c.at, array(select run_id from held order by run_id) as held, (select yes from ended) as ended from clock c
+
+-- One statement, because it stands between a death and the next owner. A goodbye said twice still finds what the first
+-- one left.
+-- name: close_session
+with clock as materialized (
+    select ironflow_clock_v(:floor::bigint) as at
+), gone as (
+    delete from worker_sessions where session_id = :session_id
+), ended as (
+    select true as yes
+), {ending}
+
+-- A heartbeat that came first wins: its row is looked at again once it is locked.
+-- name: expire_session
+with clock as materialized (
+    select ironflow_clock_v(:floor::bigint) as at
+), mass as materialized ({mass}
+), gone as (
+    delete from worker_sessions s using clock c
+    where s.session_id = :session_id
+      and (s.expires_at <= c.at
+           or (s.suspect_since <= :until::bigint and s.session_id not in (select session_id from mass)))
+    returning s.session_id
+), ended as (
+    select exists (select from gone) as yes
+), {ending}
 
 -- ---- the heart
 

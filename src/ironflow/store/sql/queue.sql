@@ -15,6 +15,8 @@ select route, coalesce(blocked_lane, ''), count(*) from dispatch_queue where sta
 
 -- A wait of a run that is paused, queued or executing wants nothing of a waker: its due time must not wake one.
 -- name: next_due
+/*postgres: select ironflow_next_due_v() */
+/*sqlite:
 select min(at) from (
     select min(eligible_at) as at from dispatch_queue where status = 'delayed'
     union all
@@ -30,3 +32,4 @@ select min(at) from (
         where w.status = 'retry_backoff' and w.due_at is not null and r.run_id = w.run_id
           and r.state in ('sleeping', 'waiting', 'awaiting_approval') order by w.due_at limit 1) s
 ) earliest
+*/

@@ -25,9 +25,23 @@ select {session_columns} from worker_sessions order by started_at, session_id
 update worker_sessions set suspect_since = :now where session_id = :session_id and suspect_since is null
 returning session_id
 
+-- Those who have been suspects for long enough; and after them, so that they never fill the page, those who belong to a
+-- mass, with the size of it.
 -- name: suspects
-select {session_columns} from worker_sessions where suspect_since <= :older_than
-order by suspect_since, session_id limit :limit
+with clock (at) as (select cast(:now as bigint)), mass as materialized ({mass})
+select {session_columns}, m.company, m.live
+from worker_sessions left join (select session_id as held, company, live from mass) m on m.held = session_id
+where suspect_since <= :until or m.held is not null
+order by m.held is not null, m.company desc, suspect_since, session_id limit :limit
+
+-- Time in a mass counts for nothing. What is locked is in other hands: its heartbeat, its end, or another scanner.
+-- name: hold_back
+with clock (at) as (select cast(:now as bigint)), mass as materialized ({mass}), held as materialized (
+    select session_id from worker_sessions
+    where suspect_since < :older_than and session_id in (select session_id from mass)
+    order by session_id /*postgres: for update skip locked */
+)
+update worker_sessions set suspect_since = :now where session_id in (select session_id from held)
 
 -- name: drain_session
 update worker_sessions set draining = 1 where session_id = :session_id returning session_id

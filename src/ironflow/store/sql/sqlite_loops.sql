@@ -79,8 +79,10 @@ returning {wait_columns}
 -- ---- sessions
 
 -- name: session_lost
+with clock (at) as (select :now), mass as materialized ({mass})
 select 1 from worker_sessions
-where session_id = :session_id and (expires_at <= :now or suspect_since <= :suspect_until)
+where session_id = :session_id
+  and (expires_at <= :now or (suspect_since <= :until and session_id not in (select session_id from mass)))
 
 -- name: delete_session
 delete from worker_sessions where session_id = :session_id
