@@ -48,7 +48,8 @@ _TARGETS = {
     ("W3", "direct16"): (Target(2_000, 0.26), Target(1_500, 0.23)),
     ("W4", "serial"): (Target(3_700, 0.73), Target(2_400, 0.79)),
     ("W4", "x64"): (Target(25_000, 0.31), Target(18_000, 0.25)),
-    ("W5", "p95"): (_most(5.0), _most(6.0)),
+    # The figures were set beside a floor of about 1 ms, so they are its multiples, too.
+    ("W5", "p95"): (_most(5.0, 5.0), _most(6.0, 6.0)),
     ("W5", "herd"): (_most(3.5), _most(3.5)),
     ("W5", "herd_other"): (_most(1_000.0), _most(1_000.0)),
     ("W6", "proof"): (_most(50.0), _most(50.0)),

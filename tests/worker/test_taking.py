@@ -20,7 +20,7 @@ from ironflow import Context, Engine
 from ironflow.config import Settings
 from ironflow.model.fold import fold
 from ironflow.store.base import Store
-from ironflow.worker.dispatcher import POLL, Dispatcher
+from ironflow.worker.dispatcher import POLL_S, Dispatcher
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -149,7 +149,7 @@ async def test_the_end_of_a_run_lets_the_next_of_its_lane_in_without_polling(sto
         handles = [await one.start(crowded, "g", limits={"g": 1}) for _ in range(6)]
         await asyncio.gather(*(run.result(timeout=20) for run in handles))
         assert most["g"] == 1
-        assert time.monotonic() - began < 2 * POLL
+        assert time.monotonic() - began < 2 * POLL_S
 
 
 async def test_g34_a_lost_lease_gives_its_place_in_the_lane_to_one_run(store_url: str) -> None:
@@ -238,7 +238,7 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
         assert other.worker is not None
         pauses = _pauses_of(other.worker.dispatcher, monkeypatch)
         other.worker.dispatcher.expect(0)
-        await until(lambda: POLL in pauses)
+        await until(lambda: POLL_S in pauses)
         assert len(pauses) < 4, pauses
 
 

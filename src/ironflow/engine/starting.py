@@ -95,8 +95,6 @@ def new_run(
         text = _input(spec, value, limit)
         own = spec.lanes(value)
     lanes = _lanes(own, options, scope)
-    with _At("worker_tags"):
-        route = default_route(spec, tags_of(options.get("worker_tags") or ()), scope)
     run_id = options.get("id") or _next_id(now)
     labels = options.get("labels")
     row = RunRow(
@@ -104,7 +102,7 @@ def new_run(
         workflow=spec.name,
         version=spec.version,
         state=runs.PENDING,
-        route=route,
+        route=_route(spec, options, scope),
         root_run_id=run_id,
         created_at=now,
         org=scope.org,
@@ -288,6 +286,14 @@ def _input(spec: WorkflowSpec | Declared, value: Any, limit: int) -> str:
         problem = f"the input does not fit workflow {spec.name}: {error}"
         where = str(error.details.get("path", "input"))
         raise InvalidInput(problem, details={"errors": [{"at": where, "problem": error.message}]}) from error
+
+
+def _route(spec: WorkflowSpec | Declared, options: Start, scope: Scope) -> str:
+    asked = options.get("worker_tags")
+    if not asked:
+        return default_route(spec, (), scope)
+    with _At("worker_tags"):
+        return default_route(spec, tags_of(asked), scope)
 
 
 def _priority(spec: WorkflowSpec | Declared, asked: int | None) -> int:

@@ -19,6 +19,7 @@ from ironflow.model.ids import (
     LONGEST_VERSION,
     check_length,
     check_text,
+    join_routes,
     join_tags,
     tags_of,
 )
@@ -56,7 +57,7 @@ def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) 
         boot_id=_told(ask, "boot_id") or "",
         pid=ask.count("pid", 1 << 31),
         process_id=_told(ask, "process_id") or session_id,
-        routes="\n".join(serves.routes()),
+        routes=join_routes(serves.routes()),
         slots=slots,
         credits=slots,
         started_at=now,

@@ -233,4 +233,4 @@ def _error(error: BaseException) -> dict[str, Any]:
         details = {} if isinstance(error, StoreError) else error.details
         return {"error": {"code": error.code, "message": problems.message_of(error), "details": details}}
     log.error("a change could not be applied", exc_info=error)
-    return {"error": {"code": "INTERNAL_ERROR", "message": "the server failed to apply this change; its log says why"}}
+    return {"error": {"code": problems.INTERNAL, "message": "the server failed to apply this change; its log says why"}}

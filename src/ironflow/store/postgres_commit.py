@@ -25,6 +25,7 @@ from ironflow.store import postgres_shapes as shapes
 from ironflow.store.dialect import Statement
 from ironflow.store.gather import next_batch
 from ironflow.store.postgres_link import (
+    TRIES,
     Clock,
     Connection,
     Link,
@@ -37,8 +38,6 @@ from ironflow.store.postgres_link import (
 )
 from ironflow.tasks import begin
 
-#: How often a deadlock or a serialization failure is met with the same batch again.
-TRIES = 5
 #: How long a store that is closed waits for a server that is away, seconds.
 CLOSING_S = 0.5
 

@@ -37,6 +37,8 @@ PATIENCE_MS = 30_000
 #: A statement that takes longer than this (s) is taken for a dead network: nothing here is meant to be slow.
 STATEMENT_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
+#: How often a deadlock or a serialization failure is met with the same work again.
+TRIES = 5
 
 _LOST = (
     OSError,  # ConnectionError and TimeoutError are among its kinds

@@ -20,8 +20,6 @@ from ironflow.store.postgres_shapes import flags, fresh, lease_of, segment_seq
 #: A statement's text, and what it is given.
 Call = tuple[str, tuple[Any, ...]]
 
-#: How many parameters each function takes (`sql/postgres_functions.sql`).
-_APPEND, _LEAVE, _CREATE, _ACTIVATE = 8, 22, 38, 17
 #: The parameters of the statements, in the order in which the methods below give them (a test holds it).
 _OWNER = ("run", "execution_seq", "token", "floor", "seq")
 _FIRST, _SECOND = ("kind_1", "step_1", "payload_1"), ("kind_2", "step_2", "payload_2")
@@ -51,10 +49,10 @@ class Lone:
     __slots__ = ("_activate", "_append", "_append_1", "_append_2", "_create", "_create_queued", "_leave")
 
     def __init__(self, statements: Mapping[str, Statement]) -> None:
-        self._append = call("append", _APPEND)
-        self._leave = call("leave", _LEAVE)
-        self._create = call("create", _CREATE)
-        self._activate = call("activate", _ACTIVATE)
+        self._append = call("append")
+        self._leave = call("leave")
+        self._create = call("create")
+        self._activate = call("activate")
         self._append_1 = statements["append_1"].text
         self._append_2 = statements["append_2"].text
         self._create_queued = statements["create_queued"].text

@@ -50,9 +50,11 @@ def statements() -> dict[str, Statement]:
     return {name: Statement(name, versioned(one.text), one.params) for name, one in loaded.items()}
 
 
-def call(function: str, parameters: int) -> str:
-    """The text of a call of one of our functions."""
-    marks = ", ".join(f"${n}" for n in range(1, parameters + 1))
+def call(function: str) -> str:
+    """The text of a call of one of our functions, with all of its parameters in their order."""
+    given = re.search(rf"function ironflow_{function}_v\(([^)]*)\)", _functions_text())
+    assert given is not None, function
+    marks = ", ".join(f"${n}" for n in range(1, given[1].count("p_") + 1))
     return versioned(f"select ironflow_{function}_v({marks})")
 
 

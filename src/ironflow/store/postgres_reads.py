@@ -22,9 +22,9 @@ from ironflow.model.suspicion import Suspects, Suspicion
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.dialect import Statement
-from ironflow.store.postgres_commit import TRIES
 from ironflow.store.postgres_link import (
     STATEMENT_TIMEOUT_S,
+    TRIES,
     Address,
     Clock,
     Connection,

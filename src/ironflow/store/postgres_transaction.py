@@ -19,10 +19,10 @@ import asyncpg
 
 from ironflow.errors import StoreError
 from ironflow.model.transition import APPLIED, NEWS, Transition
-from ironflow.store.postgres_commit import TRIES
 from ironflow.store.postgres_decide import Decider
 from ironflow.store.postgres_link import (
     STATEMENT_TIMEOUT_S,
+    TRIES,
     Address,
     Connection,
     Patience,

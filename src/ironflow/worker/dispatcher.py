@@ -22,6 +22,7 @@ from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.tasks import begin
 from ironflow.worker.door import head_of
+from ironflow.worker.entering import Entering
 from ironflow.worker.session import Session
 
 if TYPE_CHECKING:
@@ -34,14 +35,16 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 #: Found only by polling if every notification was lost, seconds.
-POLL = 2.0
+POLL_S = 2.0
 #: A loop that never sleeps would starve the bodies it shares a thread with, seconds.
-FLOOR = 0.001
+FLOOR_S = 0.001
 #: How far the clock read here and the one of the database may differ, ms.
 CLOCKS_APART_MS = 20
 #: While one timer after the other becomes due and nobody tells of the queue, it is looked at so often, ms: it takes two
 #: statements, each as dear as the one that finds the timers.
 QUEUE_AGAIN_MS = 20
+#: How long a look for timers waits for those that enter before it is made all the same, seconds.
+AHEAD_S = 0.003
 #: After what is due was left to the waker: when to look at the due times again, ms.
 DUE_AGAIN_MS = 100
 
@@ -70,6 +73,7 @@ class Dispatcher:
         self._due: int | None = 0
         #: the last page of what is due was full, and some of it entered
         self._draining = False
+        self._entering = Entering(worker.take)
         #: when the queue was looked at last, ms
         self._looked = 0
         #: somebody else said that there is work; its route may be one that this worker has not seen yet
@@ -102,6 +106,7 @@ class Dispatcher:
             finally:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        await self._entering.stop(patience)
 
     def wake(self) -> None:
         """Something may be there to take."""
@@ -137,10 +142,10 @@ class Dispatcher:
                 self._outage.met(error)
                 again = False
             except Exception:
-                log.exception("a look for work failed; the next one follows in %s s", POLL)
+                log.exception("a look for work failed; the next one follows in %s s", POLL_S)
                 again = False
             if again and self._task is not None:
-                await asyncio.sleep(FLOOR if self.worker.free <= 0 else 0)
+                await asyncio.sleep(FLOOR_S if self.worker.free <= 0 else 0)
                 continue
             await self._sleep()
 
@@ -158,17 +163,19 @@ class Dispatcher:
             await worker.take(heads[:free])
             return False
         due: list[RunHead] = []
+        all_in = True
         asked = store.now()
         due_now = self._due is not None and self._due <= asked
         if due_now:
-            due = await store.due(free, self.session.routes)
+            due = await self._look_for_due(free)
+            if await self._enters_ahead(due, asked, kicked):
+                return True
+            all_in, free = await self._entering.all_in(), worker.free
         # Half of the slots stay with the queue, so that many timers due at once do not keep new runs from starting. The
         # other half is for whatever is due, and that does not wait for the look at the queue.
         room = max(free - len(due), (free + 1) // 2)
         at_once, later = self._split(due, free // 2)
-        unneeded = bool(due) and not (kicked or self.backlog) and asked - self._looked < QUEUE_AGAIN_MS
-        looking = _nothing() if unneeded else self._look_at_queue(room, promote=due_now)
-        entered, queued = await _both(worker.take(at_once), looking)
+        entered, queued = await _both(worker.take(at_once), self._look_at_queue(room, promote=due_now))
         self._outage.over()  # here, and not after any round: one without a free slot asks nothing
         heads, apart = await self._set_apart(later[: free - len(at_once) - len(queued)] + queued)
         # The door lets in no more than fit: starts in this process may have taken slots since they were counted above.
@@ -177,11 +184,34 @@ class Dispatcher:
             entered += await worker.take(heads)
         # A page that was full has more behind it, and is left to nobody while some of it enters.
         self._draining = len(due) >= free and entered > 0
-        if due_now and not self._draining and not (due and entered >= len(due)):
+        if due_now and not self._draining and not (due and entered >= len(due) and all_in):
             await self._look_at_due(asked)
             due_now = False
         # Where all that was due has entered, more may have become due meanwhile: a look costs no more than asking when.
         return due_now or self.backlog or (self._reserving and not apart)
+
+    async def _look_for_due(self, free: int) -> list[RunHead]:
+        """What is due and not on its way in, at most as many as there are slots."""
+        worker = self.worker
+        found = await self.store.due(free + len(worker.taking), self.session.routes)
+        here = worker.taking | worker.segments.keys()
+        return [head for head in found if head.run_id not in here][:free]
+
+    async def _enters_ahead(self, due: list[RunHead], asked: int, kicked: bool) -> bool:
+        """Let a few timers enter without waiting for them, as long as nothing but timers is to be looked at.
+
+        Returns whether that is how it is; else everything is to be looked at, and what is due is still to be taken.
+        """
+        if kicked or self.backlog or self._entering.short or asked - self._looked >= QUEUE_AGAIN_MS:
+            return False
+        if len(due) > self.worker.free // 2 or any(map(self.worker.isolation.wanted, due)):
+            return False
+        if due:
+            self._entering.start(due)
+        elif not self._entering:
+            return False
+        await self._entering.some(AHEAD_S)
+        return True
 
     def _split(self, due: list[RunHead], most: int) -> tuple[list[RunHead], list[RunHead]]:
         """Up to so many that may enter right now, and the others. Suspects are for `_set_apart`."""
@@ -259,19 +289,15 @@ class Dispatcher:
         return plain, sent
 
     async def _sleep(self) -> None:
-        wait = POLL
+        wait = POLL_S
         if self._due is not None and self.worker.free > 0:
-            wait = min(POLL, max(FLOOR, (self._due - self.store.now()) / 1000))
+            wait = min(POLL_S, max(FLOOR_S, (self._due - self.store.now()) / 1000))
         try:
             await asyncio.wait_for(self._kick.wait(), wait)
         except TimeoutError:
-            if wait >= POLL:
+            if wait >= POLL_S:
                 self._due = 0  # what another process put to sleep was never told here
                 self._told = True  # nor was a run of a route that this worker has not seen
-
-
-async def _nothing() -> list[RunHead]:
-    return []
 
 
 async def _both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
