@@ -88,6 +88,37 @@ async def test_a_head_within_bounds_and_a_large_body_are_read(node: Served) -> N
     assert (await told(node, head + body)).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [b"", HEAD, b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf", HEAD + b"\r\n" + HEAD],
+    ids=["nothing", "half a head", "half a body", "half of a second one"],
+)
+async def test_a_request_that_does_not_become_whole_is_refused(
+    node: Served, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(bounded_http, "ARRIVES_S", 0.2)
+    answer = await told(node, begun)
+    assert b"HTTP/1.1 408 Request Timeout\r\n" in answer
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["code"] == "REQUEST_TOO_SLOW"
+
+
+async def test_a_request_that_is_whole_may_be_answered_late_and_its_connection_stays(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_http, "ARRIVES_S", 0.1)
+    reader, writer = await connected(node)
+    held: list[float] = []
+    asyncio.get_running_loop().call_later(0.3, held.append, 0.3)
+    for part in (HEAD, b"\r\n"):
+        writer.write(part)
+        await writer.drain()
+    await reader.readuntil(b"}")
+    await until(lambda: bool(held))
+    writer.write(HEAD + b"Connection: close\r\n\r\n")
+    assert b"200" in await reader.read()
+    writer.close()
+
+
 async def test_who_takes_nothing_of_an_answer_is_cut_off(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "STUCK_S", 0.1)
     made: list[bounded_http.BoundedHttp] = []

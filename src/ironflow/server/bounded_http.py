@@ -1,8 +1,10 @@
 """What one connection may cost before it is known who speaks, and while nobody listens at its other end.
 
-The parser below has no limit on the head of a request, and a socket none on how long an answer waits to be taken.
-Promises that a head of more than `MOST_HEAD` bytes is refused with 431, however it is cut into packets, and that a
-connection whose other end takes nothing of an answer for `STUCK_S` is cut off, so that what it was sent is let go of.
+The parser below has no limit on the head of a request, or on how long a request may take to arrive, and a socket none
+on how long an answer waits to be taken. Promises that a head of more than `MOST_HEAD` bytes is refused with 431,
+however it is cut into packets. That a request which is not whole `ARRIVES_S` after its first byte, or after its
+connection, is refused with 408. And that a connection whose other end takes nothing of an answer for `STUCK_S` is cut
+off, so that what it was sent is let go of.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from ironflow.server import problems
 MOST_HEAD: Final = 65_536
 #: What a header costs beside its bytes: very many empty ones are no smaller than a few long ones.
 _OF_A_HEADER: Final = 64
+#: Seconds in which a request arrives whole: the largest body needs 40 kB a second for it.
+ARRIVES_S: Final = 60.0
 #: Seconds in which the other end takes something of an answer.
 STUCK_S: Final = 30.0
 
@@ -38,8 +42,16 @@ class BoundedHttp(HttpToolsProtocol):
         self._pending = 0
         self._too_large = False
         self._stuck: asyncio.TimerHandle | None = None
+        #: a request has begun and is not whole, or none ever was
+        self._arriving = True
+        self._late: asyncio.TimerHandle | None = None
 
     # ---- what comes in
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody has connected, and may take so long to say why."""
+        super().connection_made(transport)
+        self._late = self.loop.call_later(ARRIVES_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""
@@ -48,11 +60,17 @@ class BoundedHttp(HttpToolsProtocol):
         if self._pending > MOST_HEAD and not self.transport.is_closing():
             self._too_large = True
             self.send_400_response("")
+        # Almost every request comes in one piece: a timer is made for the others only.
+        if not self._arriving:
+            self._in_time()
+        elif self._late is None and not self.transport.is_closing():
+            self._late = self.loop.call_later(ARRIVES_S, self._too_late)
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
         self._head = 0
+        self._arriving = True
 
     def on_url(self, url: bytes) -> None:
         """A part of its address."""
@@ -77,6 +95,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """It is whole."""
         self._pending = 0
+        self._arriving = False
         super().on_message_complete()
 
     def _count(self, size: int) -> None:
@@ -90,9 +109,21 @@ class BoundedHttp(HttpToolsProtocol):
         if not self._too_large:
             super().send_400_response(msg)
             return
+        self._hang_up(_TOO_LARGE)
+
+    def _hang_up(self, refusal: bytes) -> None:
         if getattr(self.cycle, "response_complete", True):  # else an answer is under way, and this would be part of it
-            self.transport.write(_REFUSAL)
+            self.transport.write(refusal)
         self.transport.close()
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _too_late(self) -> None:
+        self._late = None
+        self._hang_up(_TOO_SLOW)
 
     # ---- what goes out
 
@@ -109,6 +140,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._unwatch()
+        self._in_time()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -127,19 +159,26 @@ class BoundedHttp(HttpToolsProtocol):
             self._watch()
 
 
-def _refusal() -> bytes:
-    problem = problems.problem(
-        431,
-        "HEADERS_TOO_LARGE",
-        f"the head of the request has more than {MOST_HEAD:,} bytes",
-        hint="Send fewer or shorter headers.",
-    )
-    body = to_json(problem)
+def _refusal(reason: str, status: int, code: str, detail: str, hint: str) -> bytes:
+    body = to_json(problems.problem(status, code, detail, hint=hint))
     head = (
-        "HTTP/1.1 431 Request Header Fields Too Large\r\n"
+        f"HTTP/1.1 {status} {reason}\r\n"
         f"content-type: {problems.MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
 
 
-_REFUSAL: Final = _refusal()
+_TOO_LARGE: Final = _refusal(
+    "Request Header Fields Too Large",
+    431,
+    "HEADERS_TOO_LARGE",
+    f"the head of the request has more than {MOST_HEAD:,} bytes",
+    "Send fewer or shorter headers.",
+)
+_TOO_SLOW: Final = _refusal(
+    "Request Timeout",
+    408,
+    "REQUEST_TOO_SLOW",
+    f"the request was not whole after {ARRIVES_S:g} s",
+    "Open a connection when the request is ready, and send it in one go.",
+)
