@@ -93,12 +93,12 @@ class Lone:
     def create(self, floor: int, change: Transition) -> Call:
         """A new run, in the queue or in a slot of the caller's own. One that is there may be an error of this."""
         place = change.enqueue
-        if place is not None and change.lease is None and len(change.events) == 1:
+        if place is not None and len(change.events) == 1 and _looks_new(change):
             [first] = change.events
-            values = (floor, *fresh(change), first.seq, first.kind, first.step_id, first.payload, segment_seq(change))
-            # What is executed at once must not be on hold; a run that waits may be.
-            if not values[7]:
-                return self._create_queued, (*values, *_PLACE(place))
+            return self._create_queued, (
+                floor, *fresh(change), first.seq, first.kind, first.step_id, first.payload, segment_seq(change),
+                *_PLACE(place),
+            )  # fmt: skip
         return self.create_unless_there(floor, change)
 
     def create_unless_there(self, floor: int, change: Transition) -> Call:
@@ -123,6 +123,18 @@ class Lone:
             flags(change),
             *lease_of(change),
         )
+
+
+def _looks_new(change: Transition) -> bool:
+    """Whether a start waits in the queue and is unlikely to meet another run: it brings no key, and no hash of its
+    input, which is kept for what may be started twice. (An error is a line in the log of the server: not for what is
+    expected.)
+    """
+    row = change.row
+    return (
+        row is not None and row.input_hash is None and row.idempotency_key is None and row.concurrency_key is None
+        and change.lease is None and not segment_seq(change)
+    )  # fmt: skip
 
 
 def _appended(floor: int, change: Transition) -> tuple[Any, ...]:

@@ -32,8 +32,8 @@ with {owned}, journal as (
 )
 {owners_answer}
 
--- A start that waits in the queue: the row, its first event, its place. A run or a key that is there already is an error
--- of this one (no `on conflict`, which looks into every unique index first): whoever meets it asks again by way of the
+-- A start that waits in the queue, of a run that looks new: the row, its first event, its place. So without
+-- `on conflict`, which looks into every unique index first; whoever meets a row that is there asks again by way of the
 -- function, which says what it met.
 -- name: create_queued
 with clock as materialized (
