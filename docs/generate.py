@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_origin, get_overloads
 
 import ironflow
-from ironflow import config
+from ironflow import config, testing
 from ironflow.cli import exits
 from ironflow.cli.app import command as whole_command
 from ironflow.client import Client
@@ -71,15 +71,15 @@ fields of a start, are in [Use a server from other programs](../how-to/use-a-ser
 
 - **Keys.** `ifkey_…` is an organisation's, with one of the roles admin, developer and viewer; each may do what the
   next one may. `ifplatform_…` is for who runs the platform, `ifworker_…` for workers and nothing else. A key is
-  shown once, when it is made. A revocation holds within a second on every server.
+  shown once, when it is made. A revocation holds within a second on every server, for streams that are open, too.
 - **Refusals** are problem documents (RFC 9457) with `code`, `detail`, `hint` and `details`; the codes are those of
   [Errors](errors.md). What belongs to another organisation is answered as what does not exist. Over the rate of a
   key (`IRONFLOW_API_RATE`), or with more streams open than it may hold (`IRONFLOW_MAX_STREAMS`), the answer is 429,
-  with `Retry-After`. A method that a path does not have is 405, with `Allow`. Where a hint names a command, the
-  endpoint that does the same stands beside it.
+  with `Retry-After`. A method that a path does not have is 405, with `Allow`; of the API no path takes `HEAD`. Where a
+  hint names a command, the endpoint that does the same stands beside it.
 - **Lists** come in pages: `?limit=`, and `?cursor=` with what the page before gave as `next`.
-- **Creating twice.** The same `idempotency_key` (or header `Idempotency-Key`) and input give the same run, with 200
-  instead of 201; another input is refused with 409.
+- **Creating twice.** The same `idempotency_key` (or header `Idempotency-Key`, in UTF-8) and input give the same run,
+  with 200 instead of 201; another input is refused with 409.
 - **Following.** `…/events` is a stream of server-sent events. `data` of each is an object with `seq`, `kind` and
   `payload`; there is no `event:` line. The `id` of each is its place in the journal: a stream that broke goes on
   exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event that ends the run; asked
@@ -324,9 +324,10 @@ def _api() -> list[str]:
     lines = [
         "# The Python API",
         "",
-        "Everything in the package `ironflow`, and the client of a server in `ironflow.client`. Other modules are its",
-        "inside and may change with any release, except for [the errors](errors.md) in `ironflow.errors`. Times are",
-        "seconds, a `timedelta`, or text such as `30s`, `5m`, `7d`; where a name ends in `_ms`, milliseconds.",
+        "Everything in the package `ironflow`, the client of a server in `ironflow.client`, and `step_info` of",
+        "`ironflow.testing`. Other modules are its inside and may change with any release, except for",
+        "[the errors](errors.md) in `ironflow.errors`. Times are seconds, a `timedelta`, or text such as `30s`, `5m`,",
+        "`7d`; where a name ends in `_ms`, milliseconds.",
     ]
     for title, names in API.items():
         lines += ["", f"## {title}"]
@@ -334,6 +335,8 @@ def _api() -> list[str]:
             lines += ["", f"### {name}", "", *_member(f"ironflow.{name}", getattr(ironflow, name))]
             if isinstance(getattr(ironflow, name), type) and title != "Errors":
                 lines += _members(name, getattr(ironflow, name))
+    lines += ["", "## Testing", "", "### testing.step_info", ""]
+    lines += _member("ironflow.testing.step_info", testing.step_info)
     lines += ["", "## Runs on a server", "", "### Client", "", *_member("ironflow.client.Client", Client)]
     lines += _members("Client", Client)
     for title, shape in OPTIONS.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ironflow.cli.main import main as command_line
 from ironflow.demo import main, proof
 from ironflow.demo.proof import Effect
 from ironflow.demo.workers import WorkerProcess
@@ -105,6 +106,37 @@ def ran(*steps: tuple[str, int]) -> list[Effect]:
 
 
 HONEST = (("1:a", DEAD), ("2:b", DEAD), ("2:b", ALIVE), ("3:c", ALIVE))
+
+
+@pytest.mark.parametrize(
+    ("address", "exit_code", "code"),
+    [
+        ("foo", 2, "SETTINGS_INVALID"),
+        ("sqlite:///{}/missing/x.db", 5, "STORE_UNREACHABLE"),
+        ("sqlite:///{}/shop.py", 5, "STORE_CORRUPT"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_said_as_by_any_other_command(
+    address: str, exit_code: int, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shop.py").write_text("# no database\n" * 100)
+    words = ["demo", "--db", address.format(tmp_path)]
+
+    assert command_line(words) == exit_code
+    assert capsys.readouterr().err.startswith(f"error {code}: ")
+    assert command_line([*words, "--json"]) == exit_code
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_a_postgresql_without_its_driver_is_said_as_by_any_other_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("ironflow.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    assert command_line(["demo", "--db", "postgresql://127.0.0.1:1/none"]) == 2
+    assert "pip install 'ironflow-engine[postgres]'" in capsys.readouterr().err
 
 
 def test_an_honest_history_holds() -> None:

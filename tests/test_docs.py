@@ -182,3 +182,10 @@ def test_the_example_of_the_readme_is_typed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_where_the_readme_has_code_saved_neither_git_nor_the_checks_see_it() -> None:
+    saved = re.findall(r"[Ss]ave \w+ as\s+`([^`]+\.py)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()  # ruff follows it, too
+    assert saved
+    assert [path for path in saved if f"/{path.partition('/')[0]}/" not in ignored] == []

@@ -63,6 +63,23 @@ def test_a_declined_card_is_not_tried_again(shop: ModuleType, sqlite_url: str) -
     assert [(step.name, len(step.tries)) for step in steps] == [("charge", 1), ("refund", 1)]
 
 
+def test_the_tests_of_the_page_pass(source: Path) -> None:
+    page = (ROOT / "docs" / "write-a-workflow.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- test:begin -->\n```python\n(.*?)```\n<!-- test:end -->", page, re.S)
+    assert found is not None
+    (source.parent / "test_shop.py").write_text(found[1], encoding="utf-8")
+    words = ["-q", "-p", "no:cacheprovider", "--rootdir", str(source.parent), str(source.parent / "test_shop.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=source.parent,
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_page_is_typed(source: Path) -> None:
     words = ["--strict", "--follow-imports=silent", "--cache-dir", str(source.parent / "cache"), str(source)]
     done = subprocess.run(

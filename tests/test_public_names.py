@@ -35,3 +35,7 @@ def test_importing_it_loads_neither_the_engine_nor_what_the_engine_needs() -> No
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "ironflow" in loaded
     assert not {"pydantic", "asyncio", "asyncpg", "ironflow.engine", "ironflow.context"} & set(loaded)
+
+
+def test_dir_lists_what_is_public_and_nothing_that_was_only_imported() -> None:
+    assert [name for name in dir(ironflow) if not name.startswith("__")] == sorted(ironflow.__all__)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from ironflow.errors import InvalidSettings
 
-__all__ = ["FORMS", "Postgres", "not_an_address", "postgres", "redact_url", "sqlite_path"]
+__all__ = ["FORMS", "Postgres", "has_a_form", "not_an_address", "postgres", "redact_url", "sqlite_path"]
 
 FORMS: Final = "use sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://user@host/database"
 
@@ -39,6 +39,8 @@ _HARMLESS: Final = frozenset(
 )  # fmt: skip
 #: The path of a database's file, without the characters that any credentials would need around them.
 _BARE_FILE: Final = re.compile(r"[\w./-]+\.(?:db|sqlite3?)", re.ASCII)
+#: A word or a path, as what somebody took for an address: with no sign that could set credentials apart from the rest.
+_WORD: Final = re.compile(r"(?=.{1,80}\Z)(?:[a-z]{1,16}://)?[\w./-]+", re.ASCII)
 #: A path that looks like the rest of another kind of address, put behind the wrong scheme.
 _CREDENTIALS: Final = re.compile(r":.*@|(?:pass\w*|pwd|secret|token)\s*=", re.IGNORECASE | re.DOTALL)
 
@@ -130,11 +132,36 @@ def redact_url(url: str) -> str:
     return f"{parsed.shown}?{urlencode(query, safe='/:,*')}" if query else parsed.shown
 
 
-def not_an_address(url: str) -> InvalidSettings:
-    """The error of an address of no known form."""
+def has_a_form(url: str) -> bool:
+    """Whether a text begins as an address of a kind that can be opened; the rest of it may still be wrong."""
+    return sqlite_path(url) is not None or url.startswith(("postgresql://", "postgres://"))
+
+
+def not_an_address(url: str, origin: str = "") -> InvalidSettings:
+    """The error of an address of no known form.
+
+    Args:
+        url: what was given.
+        origin: where it comes from, in the words of whoever gave it.
+    """
+    where = f"{origin}: " if origin else ""
+    return InvalidSettings([where + _not_an_address(url)])
+
+
+def _not_an_address(url: str) -> str:
     driver = re.match(r"(sqlite|postgres(?:ql)?)\+\w*://", url)
     if driver is not None:
-        return InvalidSettings([f"a database address names no driver: write {driver[1]}:// instead; {FORMS}"])
+        return f"a database address names no driver: write {driver[1]}:// instead; {FORMS}"
     if _BARE_FILE.fullmatch(url):
-        return InvalidSettings([f"{url!r} is a file's path, not the address of a database: write sqlite:///{url}"])
-    return InvalidSettings([f"{redact_url(url)!r} is not the address of a database: {FORMS}"])
+        return f"{url!r} is a file's path, not the address of a database: write sqlite:///{url}"
+    return f"{_recognisable(url)!r} is not the address of a database: {FORMS}"
+
+
+def _recognisable(url: str) -> str:
+    """What of an address of no known form may be shown: all but the password of what is written as PostgreSQL's is,
+    and a bare word or path; of anything else nothing.
+    """
+    scheme, mark, rest = url.partition("://")
+    if mark and re.fullmatch("[a-z]{1,16}", scheme) and _parse(f"postgresql://{rest}") is not None:
+        return redact_url(f"postgresql://{rest}").replace("postgresql", scheme, 1)
+    return url if _WORD.fullmatch(url) else redact_url(url)

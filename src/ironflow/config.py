@@ -116,7 +116,7 @@ SETTINGS: Final = (
     Setting("metrics_address", "text", None, None, "HOST:PORT",
             "where `ironflow serve` and `ironflow worker` show their metrics without a key; nowhere if it is not set"),
     Setting("run_retention", "optional", None, None, "ms",
-            "how long ended runs are kept; off: for ever (no effect yet: nothing is deleted)", 1_000),
+            "how long ended runs are kept; then each is deleted with its journal and its keys; off: for ever", 1_000),
     Setting("log_level", "choice", "info", "info", "name", "least severe log records that are shown",
             choices=("debug", "info", "warning", "error", "critical")),
     Setting("log_format", "choice", "text", "text", "name", "how log records are written",

@@ -186,7 +186,7 @@ class Unauthenticated(AccessError):
     code = "UNAUTHENTICATED"
     status = 401
     summary = "a valid API key is required"
-    advice = "Send it as `Authorization: Bearer …`; keys are made with `ironflow apikey create`."
+    advice = "Send it as `Authorization: Bearer …`; keys are made with `ironflow apikey create NAME`."
 
 
 class Forbidden(AccessError):
@@ -202,7 +202,7 @@ class PlatformRequired(AccessError):
 
     code = "PLATFORM_CREDENTIALS_REQUIRED"
     summary = "platform credentials required here"
-    advice = "Make one with `ironflow apikey create --platform` on the host that owns the database."
+    advice = "Make one with `ironflow apikey create --platform NAME` on the host that owns the database."
 
 
 class RateLimited(AccessError):
@@ -258,7 +258,7 @@ class InvalidInput(RequestError):
 
     code = "INVALID_INPUT"
     summary = "the input, or an option beside it, does not fit"
-    advice = "Give the input the signature asks for."
+    advice = "Correct what is named, and ask again."
 
 
 class InvalidPriority(RequestError):
@@ -275,7 +275,7 @@ class InvalidTransition(RequestError):
     code = "INVALID_TRANSITION"
     status = 409
     summary = "the run's state does not allow this"
-    advice = "Look at the state with `ironflow runs get`; nothing was changed."
+    advice = "Look at the state with `ironflow runs get RUN`; nothing was changed."
 
 
 class IdempotencyKeyConflict(RequestError):
@@ -410,7 +410,7 @@ class DefinitionError(IronflowError):
 
     code = "DEFINITION_INVALID"
     summary = "the definition breaks a rule"
-    advice = "Correct the code; the run was not started."
+    advice = "Correct the code."
 
 
 class WorkflowNameTaken(DefinitionError):
@@ -632,8 +632,8 @@ class RunFailed(RunError):
     code = "RUN_FAILED"
     summary = "the run failed"
     advice = (
-        "See `ironflow runs journal`; after a fix, `ironflow runs retry` keeps the finished steps, or with --restart "
-        "executes every step again, which a run whose compensations ran needs."
+        "See `ironflow runs journal RUN`; after a fix, `ironflow runs retry RUN` keeps the finished steps, or with "
+        "--restart executes every step again, which a run whose compensations ran needs."
     )
 
     def __init__(
@@ -665,7 +665,7 @@ class RunPaused(RunError):
     code = "RUN_PAUSED"
     status = 409
     summary = "the run is paused"
-    advice = "`ironflow why` says why; `ironflow runs resume` lets it go on."
+    advice = "`ironflow why RUN` says why; `ironflow runs resume RUN` lets it go on."
 
 
 class RunTimeout(RunError, TimeoutError):

@@ -147,7 +147,7 @@ def test_a_finished_id_prints_its_result_again_and_adds_nothing(cli: Cli) -> Non
     assert cli.run("add", None, "--id", "mine")["output"] == 3
     assert cli.run("add", 1, "--id", "mine")["output"] == 3
     assert cli.lines("runs", "journal", "mine") == before
-    assert cli.run("add", 2, "--id", "mine", code=2)["error"]["code"] == "INVALID_INPUT"
+    assert cli.run("add", 2, "--id", "mine", code=2)["error"]["code"] == "IDEMPOTENCY_KEY_CONFLICT"
     assert cli.run("order", None, "--id", "mine", code=2)["error"]["code"] == "INVALID_INPUT"
     assert cli.run("add", 1, "--id", "mine", "--new", code=2)["error"]["code"] == "INVALID_INPUT"
 

@@ -117,6 +117,8 @@ def test_a_stuck_run_shows_where_it_waits(cli: Cli, monkeypatch: pytest.MonkeyPa
 def test_the_outcome_names_the_compensations_that_failed(cli: Cli) -> None:
     run_id, _, err = screen(cli, "undoes", 1)
     told = "not undone: refund (main/n1) failed: RuntimeError: the bank is closed"
+    assert f"\n  {told}\n" in err, "it belongs to the error above it"
+    assert "  It was undone but for that: after a fix, " in err
     for text in (err, cli("runs", "get", run_id), cli("runs", "journal", run_id)):
         assert told in text
     assert list(cli.json("runs", "get", run_id)["undo_errors"]) == ["main/n1:refund"]
@@ -158,7 +160,7 @@ def test_results_are_printed_as_json_a_person_reads(cli: Cli, monkeypatch: pytes
 
 def test_an_error_of_ironflow_itself_shows_no_frames_of_the_engine(cli: Cli) -> None:
     _, _, err = screen(cli, "oversized", 1)
-    assert "error PAYLOAD_REJECTED: run oversized failed: PayloadRejected: output: " in err
+    assert "error PAYLOAD_REJECTED: run oversized failed: PayloadRejected: oversized output: " in err
     assert "values.py" not in err
     assert "Traceback" not in err
 

@@ -49,6 +49,9 @@ class Twice:
     def same(self, *words: str, code: int = 0, key: str = "admin") -> list[Any]:
         """The JSON lines that both print, but for what is restless."""
         here, there = self.db(*words, "--json", code=code), self.server(*words, "--json", code=code, key=key)
+        # Advice repeats the option by which each was told where to work.
+        here = here.replace(f" --db {self.database}", " WHERE")
+        there = there.replace(f" --server {self.rig.url}", " WHERE")
         found = [[_still(json.loads(line)) for line in text.splitlines()] for text in (here, there)]
         assert found[0] == found[1]
         return found[1]

@@ -57,7 +57,7 @@ def test_what_is_past_is_not_told_as_news(cli: Cli, flows: Path) -> None:
     assert cli.run("at_last", 7, "--id", "good")["state"] == "completed"
     text = cli("runs", "get", "good")
     assert "second thoughts" not in text
-    assert "flaky  main/1, completed in try 2 all the same\ntry 1: ConnectionError: the bank is busy\n" in text
+    assert "flaky  main/1, before it completed in try 2\ntry 1: ConnectionError: the bank is busy\n" in text
     assert text.endswith("\noutput\n7\n")
     cli.run("in_vain", None, "--id", "bad", code=1)
     assert "last status  about to fail" in cli("runs", "get", "bad")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from ironflow import testing
 from ironflow.context import (
     Context,
     Done,
@@ -98,6 +99,30 @@ def test_step_info_is_there_in_a_body_and_nowhere_else() -> None:
     finally:
         current.reset(token)
     info().heartbeat()  # nobody listens: nothing happens
+
+
+def test_a_workflow_that_forgot_its_context_is_told_to_take_it_and_not_to_gather_inputs() -> None:
+    async def nothing() -> None:
+        pass
+
+    with pytest.raises(DefinitionError, match=r"defined with \(\).*Write nothing\(ctx: ironflow\.Context\)"):
+        workflow(nothing)  # type: ignore[type-var]
+
+
+def test_a_unit_test_gives_a_plain_call_its_step_info() -> None:
+    @step
+    def pay(cents: int) -> tuple[int, str]:
+        info = step_info()
+        info.heartbeat(cents)
+        return info.attempt, info.call_key
+
+    beats: list[Any] = []
+    with testing.step_info(attempt=2, run_id="r", name="pay", on_heartbeat=beats.append) as given:
+        assert pay.fn(7) == (2, given.call_key)
+        assert (given.step_id, given.root_run_id) == ("main/1:pay", "r")
+    assert beats == [7]
+    with pytest.raises(StepOutsideWorkflow, match=r"with ironflow\.testing\.step_info\(\)"):
+        pay.fn(7)
 
 
 def test_reconcile_is_remembered_also_by_variants_and_only_once() -> None:

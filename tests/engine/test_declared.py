@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ironflow.codec.misfit import misfit
 from ironflow.codec.schema import schema_of, takes_null
 from ironflow.codec.values import codec_for
 from ironflow.context import Context, Lane, workflow
 from ironflow.engine.declared import Declared, checked
 from ironflow.engine.definitions import WorkflowSpec, seen
 from ironflow.engine.starting import Start, new_run
-from ironflow.errors import InvalidInput, PayloadTooLarge
+from ironflow.errors import InvalidInput, PayloadError, PayloadTooLarge
 from ironflow.model.ids import split_route
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
@@ -123,6 +125,127 @@ def test_a_missing_input_is_refused_where_the_workflow_has_declared_that_it_need
         assert refused.value.details["errors"][0]["at"] == "input"
     for spec in (tick.spec, odd.spec):
         new_run(declared(spec), None, {}, 0, LIMIT)
+
+
+@dataclass
+class Basket:
+    owner: str
+    orders: list[Order]
+    gift: Order | None = None
+    by_name: dict[str, Order] = field(default_factory=dict)
+    parent: Basket | None = None
+
+
+class Lenient(BaseModel):
+    """Takes text as well, and one of its fields under two names: its JSON schema says neither."""
+
+    owner_id: str = Field(alias="ownerId")
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls, given: Any) -> Any:
+        return {"owner_id": given} if isinstance(given, str) else given
+
+
+class TwoNames(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    owner_id: str = Field(alias="ownerId")
+
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Anything:
+    lenient: Lenient
+    point: Point
+    words: Annotated[list[str], BeforeValidator(lambda given: given.split() if isinstance(given, str) else given)]
+
+
+ORDER = {"number": 1, "day": "2026-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "problem"),
+    [
+        ([], "input", "must be an object, not a list"),
+        ({"orders": []}, "input.owner", "field required"),
+        ({"owner": "o", "orders": {}}, "input.orders", "must be a list, not an object"),
+        ({"owner": "o", "orders": [ORDER, {"number": 1}]}, "input.orders[1].day", "field required"),
+        ({"owner": "o", "orders": [], "gift": {"number": 1}}, "input.gift.day", "field required"),
+        ({"owner": "o", "orders": [], "by_name": {"a": ORDER, "b": 3}}, "input.by_name.b", "must be an object, not a"),
+        ({"owner": "o", "orders": [], "parent": {"owner": "p"}}, "input.parent.orders", "field required"),
+    ],
+)
+@pytest.mark.parametrize("form", [False, True])
+def test_an_input_that_could_never_fit_the_declared_schema_is_refused_with_the_place(
+    given: Any, place: str, problem: str, form: bool
+) -> None:
+    told = {"input_schema": schema_of(codec_for(Basket))}
+    row = {"name": "shop", "version": "1", "worker_tags": "", "definition": json.dumps(told)}
+    with pytest.raises(PayloadError):
+        codec_for(Basket).validate(given)
+    with pytest.raises(InvalidInput, match="the input does not fit workflow shop: input") as refused:
+        new_run(Declared(row, stored=form), given, {}, 0, LIMIT)
+    [error] = refused.value.details["errors"]
+    assert error["at"] == place
+    assert error["problem"].startswith(f"{place}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given"),
+    [
+        (Basket, {"owner": "o", "orders": [], "gift": None, "unknown": 1}),
+        (Anything, {"lenient": "me", "point": {"x": 1}, "words": "a b"}),
+        (Anything, {"lenient": {"owner_id": "me"}, "point": [1], "words": ["a"]}),
+        (Anything, {"lenient": {"ownerId": "me"}, "point": [1, 2], "words": []}),
+        (list[TwoNames], [{"owner_id": "me"}, {"ownerId": "me"}]),
+        (dict[str, list[int]], {"a": ["1"]}),
+        (Order | str | list[Order], "text"),
+        (Order | list[Order], [ORDER]),
+    ],
+)
+def test_a_start_by_declaration_is_no_stricter_than_the_code(annotation: Any, given: Any) -> None:
+    codec_for(annotation).validate(given)
+    assert misfit(schema_of(codec_for(annotation)), given, "input") is None
+
+
+def test_a_schema_without_an_end_and_one_that_is_none_refuse_nothing() -> None:
+    endless = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+    for schema in (endless, {"type": "object", "required": 3, "properties": []}, {"$ref": "elsewhere"}, {"anyOf": []}):
+        assert misfit(schema, {"a": 1}, "input") is None
+
+
+@workflow(lane=Lane(2, key=lambda n: str(n)))
+async def par(ctx: Context, n: int = 12) -> int:
+    return n
+
+
+@workflow
+async def dated(ctx: Context, order: Order = Order(3, date(2026, 1, 2))) -> Order:  # noqa: B008 - it is only encoded
+    return order
+
+
+@workflow
+async def wrong(ctx: Context, n: int = "many") -> None:  # type: ignore[assignment]
+    pass
+
+
+def test_the_default_of_the_signature_is_the_input_of_a_start_without_one() -> None:
+    assert new_run(par.spec, None, {}, 5, LIMIT)[1:] == ('{"t":5,"input":12}', [("workflow:par:12", 2)])
+    assert new_run(par.spec, 0, {}, 5, LIMIT)[1] == '{"t":5,"input":0}'
+    row, created, _ = new_run(dated.spec, None, {"id": "r"}, 5, LIMIT)
+    for stored in (False, True):
+        told = seen(dated.spec)
+        by_name = Declared({"name": "dated", "version": "1", "worker_tags": "", "definition": told.definition},
+                           stored=stored)  # fmt: skip
+        again, by_declaration, _ = new_run(by_name, None, {"id": "r"}, 5, LIMIT)
+        assert (by_declaration, again.input_hash) == (created, row.input_hash)
+    with pytest.raises(InvalidInput, match=r"the input does not fit workflow wrong: .*Expected: integer"):
+        new_run(wrong.spec, None, {}, 5, LIMIT)
+    assert wrong.spec.definition()["input_default"] is None
 
 
 @pytest.mark.parametrize(

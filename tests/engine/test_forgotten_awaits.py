@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.workflow.driving import Driver, work
 
 from ironflow.codec.values import codec_for, encode_any
 from ironflow.context import Context, step
-from ironflow.errors import PayloadRejected, StepNotAwaited
+from ironflow.errors import DefinitionError, PayloadRejected, StepNotAwaited
 
 
 @step
@@ -67,3 +68,57 @@ def test_a_call_given_to_a_step_or_returned_is_no_value_and_the_hint_says_await(
     with Driver(flow) as d:
         d.complete("done")
         assert d.value == "done"
+
+
+def forgets_in_a_thread(ctx: Context) -> Any:
+    total(1)
+
+
+def adds_in_a_thread(ctx: Context) -> Any:
+    return 1 + total(1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("flow", [forgets_in_a_thread, adds_in_a_thread])
+def test_in_a_synchronous_workflow_the_hint_is_the_synchronous_form(flow: Any) -> None:
+    with Driver(flow) as d:
+        assert isinstance(d.error, StepNotAwaited)
+        assert f"its call of total ({__file__}:{flow.__code__.co_firstlineno + 1})" in str(d.error)
+        assert "Did you forget `ctx.wait(…)`?" in str(d.error)
+        assert "`await`" not in str(d.error)
+
+
+async def maps_what_only_computes(ctx: Context) -> Any:
+    return await ctx.map(lambda x: x + 1, [1])  # type: ignore[arg-type,return-value]
+
+
+async def maps_what_returns_nothing(ctx: Context) -> Any:
+    return await ctx.map(lambda x: None, [1])  # type: ignore[arg-type,return-value]
+
+
+async def gives_results_instead_of_calls(ctx: Context) -> Any:
+    return await ctx.parallel([None, total(1)])  # type: ignore[list-item]
+
+
+async def calls_the_step_it_gives(ctx: Context) -> Any:
+    return await ctx.step(total(3))  # type: ignore[call-overload]
+
+
+async def calls_the_function_it_gives(ctx: Context) -> Any:
+    return await ctx.step(total.fn(3))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("flow", "said"),
+    [
+        (maps_what_only_computes, r"ctx\.map\(\) needs a step, and <lambda> returned 2\. Give it a step"),
+        (maps_what_returns_nothing, r"ctx\.map\(\) needs a step, and <lambda> returned None"),
+        (gives_results_instead_of_calls, r"None is no call of a step.*ctx\.parallel\(\[charge\(a\)"),
+        (calls_the_step_it_gives, r"what a call of total returned. Write `await total\(…\)`, or `await ctx\.step"),
+        (calls_the_function_it_gives, r"what a call of total returned. Write `await ctx\.step\(total, …\)`"),
+    ],
+)
+def test_a_value_where_a_step_or_its_call_belongs_is_refused_with_what_to_write(flow: Any, said: str) -> None:
+    with Driver(flow) as d:
+        assert isinstance(d.error, DefinitionError)
+        assert re.search(said, str(d.error)), str(d.error)
+        assert "not started" not in str(d.error)

@@ -7,6 +7,7 @@ from typing import Any
 from tests.engine.harness import START, Harness
 
 from ironflow.context import Context, Retry, step, workflow
+from ironflow.engine.reconcile import Unknown
 from ironflow.errors import PayloadRejected, RunTimeout, StepInterrupted
 from ironflow.model import journal as j
 
@@ -133,6 +134,30 @@ def test_a_compensation_is_tried_again_by_its_policy_also_after_a_crash_and_afte
     assert isinstance(h.error, RunTimeout)
     assert len(h.result["undo_errors"]) == 1
     assert h.steps().count("retrying unbook") == 2
+
+
+def test_a_compensation_cut_off_that_nobody_knows_of_is_told_with_the_end_and_holds_no_run() -> None:
+    undo = unbook.using()
+
+    @undo.reconcile
+    def found(what: str) -> Unknown:
+        return Unknown()
+
+    @workflow
+    async def flow(ctx: Context) -> Any:
+        for what in ("flight", "hotel"):
+            await book(what)
+            ctx.compensate(undo, what)
+        await book("car")
+
+    for error in (None, OSError("no answer")):
+        h = Harness(flow).fresh().end("book", "flight").end("book", "hotel").fail("book", LookupError("no car"))
+        h.recover().reconciled("unbook", Unknown(), error)
+        assert (h.state, undone(h)) == ("cancelling", ["flight"])
+        h.end("unbook")
+        [told] = h.result["undo_errors"].values()
+        assert told["type"] == ("builtins.OSError" if error else "ironflow.errors.StepInterrupted")
+        assert isinstance(h.error, LookupError)
 
 
 def test_a_compensation_cut_off_and_marked_at_most_once_is_recorded_as_such_and_not_repeated() -> None:

@@ -51,9 +51,9 @@ def test_a_result_that_cannot_be_stored_fails_the_run_once_with_its_path(
 
 
 OUTPUTS = [
-    ("x" * 3_000_000, PayloadTooLarge, "output takes 3,000,002 bytes, the limit is 2,097,152"),
-    ([1, float("inf")], PayloadRejected, "output[1]"),
-    ({"lock": threading.Lock()}, PayloadRejected, "output.lock"),
+    ("x" * 3_000_000, PayloadTooLarge, "flow output takes 3,000,002 bytes, the limit is 2,097,152"),
+    ([1, float("inf")], PayloadRejected, "flow output[1]"),
+    ({"lock": threading.Lock()}, PayloadRejected, "flow output.lock"),
 ]
 
 
@@ -121,6 +121,7 @@ def test_arguments_that_cannot_be_stored_fail_at_the_call_and_replay_alike(argum
     assert h.new() == ["run_created", "run_started", "failed a", "started b"]
     h.recover()
     assert h.new() == ["run_resumed", "interrupted b", "started b"]
+    assert "main/1:a args." in str(fold(h.journal).steps["main/1:a"].error), "it names the call"
     assert h.end("b", "told").output == "told"
     assert fold(h.journal).steps["main/1:a"].state == "failed"
     assert fold(h.journal).steps["main/1:a"].tries == []

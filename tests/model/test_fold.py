@@ -176,6 +176,29 @@ def test_an_impossible_step_is_a_breach() -> None:
     twice = breaches((j.STEP_STARTED, S, {}), (j.STEP_STARTED, S, {}))
     assert f"step {S} is running and cannot become running" in twice
     assert breaches((j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {}), (j.STEP_FAILED, S, {}))
+    never = ((j.STEP_FAILED, S, {}), (j.STEP_INTERRUPTED, S, {}), (j.STEP_COMPLETED, S, {}))
+    assert "failed and cannot become interrupted" in breaches(*never)
+
+
+def test_of_results_of_one_step_the_oldest_stands_until_a_restart() -> None:
+    first = [(j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {"result": 1})]
+    later: list[list[tuple[Any, ...]]] = [
+        [(j.STEP_COMPLETED, S, {"result": 2})],
+        [(j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {"result": 2})],
+        [(j.RUN_RETRYING, None, {"mode": "resume"}), (j.RUN_RESUMED,), (j.STEP_COMPLETED, S, {"result": 2})],
+        [(j.STEP_FAILED, S, {"error": {"message": "x"}})],
+        [(j.STEP_INTERRUPTED, S, {})],
+    ]
+    for more in later:
+        view = fold(journal(*BEGIN, *first, *more))
+        step = view.steps[S]
+        assert (step.state, step.result, step.error, len(step.tries)) == ("completed", 1, None, 1)
+        assert all(f"{S} completed at seq 4 and" in breach for breach in view.breaches)
+        assert view.breaches
+    for again in ((j.RUN_RETRYING, None, {"mode": "restart"}), (j.RUN_REOPENED, None, {"mode": "restart"})):
+        end = [] if again[0] == j.RUN_RETRYING else [(j.RUN_FAILED, None, {"error": {}})]
+        view = told(*first, *end, again, (j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {"result": 2}))
+        assert (view.steps[S].result, len(view.steps[S].tries)) == (2, 2)
 
 
 def test_an_unknown_kind_is_passed_over() -> None:

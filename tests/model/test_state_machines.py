@@ -10,7 +10,7 @@ from ironflow.errors import InvalidTransition
 from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model import wait as waits
-from ironflow.model.run import RunRow, check, resumed_state
+from ironflow.model.run import OWNED, QUEUED, SUSPENDED, RunRow, check, may_become, resumed_state
 
 # Written out once more, so that a change of a table is a change of two places.
 RUNS = {
@@ -57,6 +57,21 @@ def test_a_run_moves_only_as_its_table_says(current: str, target: str) -> None:
     else:
         with pytest.raises(InvalidTransition, match=f"run r is {current} and cannot become {target}"):
             check("r", current, target)
+
+
+@pytest.mark.parametrize(("current", "target"), list(itertools.product(OWNED | QUEUED | SUSPENDED, RUNS)))
+def test_a_worker_moves_a_run_only_as_the_table_says(current: str, target: str) -> None:
+    # Whoever takes a run makes it running, and may go on from there in the same commit.
+    begun = current if current in OWNED else "running"
+    legal = target == begun or target in RUNS[begun].split()
+    assert may_become(current, target, 1 if target == "warning" else 0) == legal
+    assert may_become(current, None, 0)
+
+
+def test_a_run_ends_well_as_warning_if_and_only_if_it_was_warned_of() -> None:
+    assert not may_become("running", "completed", 1)
+    assert not may_become("running", "warning", 0)
+    assert may_become("running", "failed", 1)
 
 
 @pytest.mark.parametrize(("table", "machine"), [(STEPS, steps), (WAITS, waits), (RUNS, runs)])

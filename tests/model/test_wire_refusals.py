@@ -25,8 +25,23 @@ SLEEPS: dict[str, Any] = {
 FAILS: dict[str, Any] = {"state": "failed", "ended": True, "release": True}
 TAKEN: dict[str, Any] = {
     "guard": "queued", "seq": 0, "reservation": "r", "dequeue": True, "state": "running", "new_seq": 1, "lease": True,
-    "new_token": "t", "events": [[2, "run_started", None, '{"t":1,"worker":"w"}', 1]],
+    "new_token": "t", "facts": 0, "events": [[2, "run_started", None, '{"t":1,"worker":"w"}', 1]],
 }  # fmt: skip
+
+#: Back into the queue, with another attempt to come.
+RETRIES: dict[str, Any] = {
+    "state": "retrying", "release": True, "enqueue": {"eligible_at": 9},
+    "changes": {"attempt": 2, "retry_count": 1}, "events": [[3, "run_retrying", None, '{"t":1,"mode":"resume"}', 1]],
+}  # fmt: skip
+RESTARTS = {**RETRIES, "events": [[3, "run_retrying", None, '{"t":1,"mode":"restart"}', 1]]}
+#: It has failed, and is undone first.
+UNDOES: dict[str, Any] = {
+    "state": "cancelling", "changes": {"compensating_for": "failed"},
+    "events": [[3, "run_compensating", None, '{"error":{}}', 1]],
+}  # fmt: skip
+DONE: dict[str, Any] = {"state": "completed", "ended": True, "release": True}
+WARNED = [[3, "warning", "main/n1", "{}", 1], [4, "run_succeeded", None, "{}", 1]]
+RESUMED = [[2, "run_resumed", None, '{"cancelling":true}', 1]]
 
 
 def change(**item: Any) -> Transition:
@@ -44,6 +59,13 @@ def test_what_a_worker_may_ask_for_is_taken() -> None:
     assert change(**FAILS, **failed).ended
     taken = {**TAKEN}
     assert wire.change_of({"run_id": "r", **taken}, "s", 1_000).lease is not None
+    assert change(**RETRIES).enqueue is not None
+    assert change(**{**RESTARTS, "changes": {**RETRIES["changes"], "warnings": 0, "compensations": 0}}).release
+    assert change(**UNDOES).state == "cancelling"
+    assert change(**{**TAKEN, "state": "cancelling", "events": RESUMED, "token": None}).lease is not None
+    assert change(**{**DONE, "state": "warning"}, changes={"warnings": 1}, events=WARNED).ended
+    assert change(**{**DONE, "state": "warning"}, **event("run_succeeded", "{}")).ended, "its row knows of warnings"
+    assert change(**event("status_set", '{"text":"x"}'), changes={"status_text": "x"}).changes
     deep = "[" * 198 + "]" * 198
     assert change(**event("step_completed", f'{{"t":1,"result":{deep}}}', "a")).events[0].payload is not None
 
@@ -85,6 +107,31 @@ def test_what_a_worker_may_ask_for_is_taken() -> None:
         ({"state": "pending", "release": True, "enqueue": {"eligible_at": LATEST_MS + 1},
           **event("run_released", '{"t":1}')}, r"enqueue\.eligible_at"),
         ({**TAKEN, "events": []}, "must be run_resumed or run_started"),
+        # ---- the same wait twice, waits that nobody could be told of, a field that is none
+        ({**SLEEPS, "waits": SLEEPS["waits"] * 2}, r"waits\[1\]\.step_id is that of an earlier one"),
+        ({**SLEEPS, "facts": None}, "`facts`"),
+        ({**TAKEN, "facts": None}, "`facts`"),
+        ({**RETRIES, "enqueue": {"eligible_at": 9, "route": "x"}}, "`enqueue` has no field 'route'"),
+        # ---- two stories
+        (event("run_resumed", "{}"), r"events\[0\] is run_resumed: it is the first event of a change that takes"),
+        ({**TAKEN, "events": TAKEN["events"] + [[3, "run_resumed", None, "{}", 1]]}, r"events\[1\] is run_resumed"),
+        ({"state": "cancelling"}, "no event of this change says that the run is cancelling"),
+        ({**TAKEN, "state": "cancelling"}, "no event of this change says that the run is cancelling"),
+        ({**TAKEN, "events": RESUMED}, "run_resumed with cancelling goes with one of the states"),
+        ({**UNDOES, "state": None}, "run_compensating goes with one of the states"),
+        ({**UNDOES, "changes": None}, r"run_compensating goes with changes\.compensating_for"),
+        ({**DONE, "changes": {"warnings": 1}, "events": WARNED}, "ends in the state warning"),
+        ({**DONE, "state": "warning", "events": WARNED}, r"warning goes with changes\.warnings"),
+        ({**DONE, "state": "warning", "changes": {"warnings": 0}, "events": WARNED}, r"changes\.warnings is 0"),
+        (event("compensation_registered", "{}", "a"), r"goes with changes\.compensations"),
+        ({**RETRIES, "changes": {"attempt": 2}}, r"goes with changes\.retry_count"),
+        (RESTARTS, r"goes with changes\.compensations"),
+        ({**RESTARTS, "changes": {**RETRIES["changes"], "warnings": 0, "compensations": 1}}, "0 after a restart"),
+        ({**RETRIES, "changes": {"attempt": 2, "retry_count": 1, "warnings": 0}}, "goes with an event warning"),
+        ({**RETRIES, "changes": {"attempt": (1 << 53) - 1, "retry_count": 1}}, "attempt must be at most"),
+        *[({"changes": {name: value}, **event("step_started", "{}", "a")}, f"changes.{name} goes with an event")
+          for name, value in {"attempt": 7, "compensating_for": "failed", "compensations": 1, "reason": "x",
+                              "resume_state": "pending", "retry_count": 1, "status_text": "x", "warnings": 1}.items()],
     ],
 )  # fmt: skip
 def test_a_change_that_would_lose_a_run_or_make_it_unreadable_is_refused(item: dict[str, Any], place: str) -> None:

@@ -77,6 +77,12 @@ def test_a_run_counts_where_its_end_is_committed_with_the_time_since_its_creatio
     assert value(counting.metrics, "ironflow_claims_total") == 2
 
 
+def test_runs_that_were_deleted_count_by_number(counting: Counting) -> None:
+    counting.deleted(50)
+    counting.deleted(2)
+    assert value(counting.metrics, "ironflow_runs_deleted_total") == 52
+
+
 def test_a_lost_segment_counts_unless_its_worker_gave_it_back(counting: Counting) -> None:
     counting.entered(head(), "worker-1").lost(given_back=True)
     assert value(counting.metrics, "ironflow_leases_lost_total") == 0
@@ -206,6 +212,9 @@ class Broken:
 
     def wrote(self, *args: Any) -> None:
         raise RuntimeError("wrote")
+
+    def deleted(self, *args: Any) -> None:
+        raise RuntimeError("deleted")
 
 
 def _some(change: Transition | None) -> Transition:

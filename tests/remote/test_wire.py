@@ -20,18 +20,30 @@ from ironflow.model.journal import Event
 from ironflow.model.moment import LATEST_MS
 from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, Transition
 from ironflow.model.wait import WaitRow
-from ironflow.remote.port import _parts
+from ironflow.remote.parts import in_parts
 
 TTL = 20_000
 TOKEN = "0123456789abcdef"
 _UNPRINTABLE = ("Cs", "Cc", "Cf", "Cn", "Co", "Zs", "Zl", "Zp")
 names = st.text(st.characters(blacklist_categories=_UNPRINTABLE), min_size=1, max_size=40)
 counts = st.integers(0, 1 << 50)
+#: What a column that counts is given: never less than the change itself tells of.
+numbers = st.integers(10, (1 << 31) - 1)
 times = st.integers(0, LATEST_MS)
 #: Besides what somebody goes by, which is to have its form.
 others = st.dictionaries(names.map("x {}".format), st.integers() | names, max_size=3)
 NEEDED: dict[str, dict[str, Any]] = {
     j.STEP_FAILED: {"error": {"message": "m"}}, j.TIMER_STARTED: {"due": 1}, j.RUN_SUSPENDED: {"state": runs.SLEEPING},
+    j.RUN_RESUMED: {"cancelling": True},
+}  # fmt: skip
+#: What stands in its own place of a change only.
+PLACED = frozenset({j.RUN_STARTED, j.RUN_RESUMED, j.RUN_COMPENSATING, j.RUN_RELEASED}) | j.TERMINAL_KINDS
+#: The columns that a change gives beside an event.
+SHOWN: dict[str, dict[str, Any]] = {
+    j.COMPENSATION_REGISTERED: {"compensations": numbers}, j.WARNING: {"warnings": numbers},
+    j.STATUS_SET: {"status_text": st.none() | names}, j.RUN_COMPENSATING: {"compensating_for": st.just("failed")},
+    j.RUN_PAUSED: {"reason": names, "resume_state": st.just("pending")},
+    j.RUN_RETRYING: {"attempt": numbers, "retry_count": numbers},
 }  # fmt: skip
 LAST = {
     "ends": j.RUN_SUCCEEDED, "sleeps": j.RUN_SUSPENDED, "pauses": j.RUN_PAUSED, "is tried again": j.RUN_RETRYING,
@@ -39,11 +51,11 @@ LAST = {
 
 
 @st.composite
-def events(draw: Any, fence: int, begin: str | None, last: str | None) -> list[Event]:
-    kinds = sorted(set(j.KINDS) - wire.FROM_OUTSIDE - set(LAST.values()) - j.TERMINAL_KINDS - {j.RUN_RELEASED})
+def events(draw: Any, fence: int, *begin: str, last: str | None) -> list[Event]:
+    kinds = sorted(set(j.KINDS) - wire.FROM_OUTSIDE - set(LAST.values()) - PLACED)
     first = draw(st.integers(1, 1_000))
     within = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6))
-    found = [kind for kind in (begin, *within, last) if kind is not None]
+    found = [*begin, *within, *([last] if last else [])]
     return [
         Event(first + n, kind, draw(names), json.dumps({**draw(others), **NEEDED.get(kind, {})}), fence)
         for n, kind in enumerate(found)
@@ -62,7 +74,7 @@ def changes(draw: Any) -> Transition:
         change.facts, change.reservation, change.dequeue = draw(counts), TOKEN, True
     way = draw(st.sampled_from(["goes on", "ends", "sleeps", "pauses", "is tried again"]))
     if way == "goes on":
-        change.state = draw(st.sampled_from(sorted(runs.OWNED))) if takes else None
+        change.state = draw(st.sampled_from([runs.RUNNING if takes else None, runs.CANCELLING]))
         if takes:
             change.new_token_hash = TOKEN
             change.lease = LeaseRow(change.run_id, fence, TOKEN, "s", 0, TTL)
@@ -71,12 +83,20 @@ def changes(draw: Any) -> Transition:
         change.state = {"ends": runs.COMPLETED, "sleeps": runs.SLEEPING, "pauses": runs.PAUSED}.get(way, runs.RETRYING)
         change.ended = way == "ends"
     if way == "sleeps":
+        change.facts = draw(counts)
         change.waits = [WaitRow(change.run_id, draw(names), waits.TIMER, waits.SLEEPING, draw(times))]
     if way == "is tried again":
         change.enqueue = QueueRow(change.run_id, "", 0, 0, draw(times), fence)
-    change.events = draw(events(fence, j.RUN_STARTED if change.lease is not None else None, LAST.get(way)))
+    begin = [j.RUN_COMPENSATING] if change.state == runs.CANCELLING else []
+    if change.lease is not None:
+        begin = [j.RUN_RESUMED if change.state == runs.CANCELLING and draw(st.booleans()) else j.RUN_STARTED, *begin]
+    change.events = draw(events(fence, *begin, last=LAST.get(way)))
+    kinds = {event.kind for event in change.events}
+    if change.ended and j.WARNING in kinds:
+        change.state = runs.WARNING
     change.progress, change.clear_waits = draw(st.booleans()), draw(st.booleans())
-    change.changes = draw(st.none() | st.fixed_dictionaries({"warnings": counts, "status_text": st.none() | names}))
+    shown = {name: value for kind in sorted(kinds & SHOWN.keys()) for name, value in SHOWN[kind].items()}
+    change.changes = draw(st.fixed_dictionaries(shown)) if shown else None
     return change
 
 
@@ -149,11 +169,52 @@ def test_parts_of_a_change_are_its_events_in_order_and_its_end_last() -> None:
     change.events.append(Event(15, j.RUN_SUCCEEDED, None, "{}", 1))
     change.state, change.ended, change.release, change.progress = runs.COMPLETED, True, True, True
     whole = list(change.events)
-    parts = _parts(change, 20_000)
+    parts = in_parts(change, 20_000)
     assert [event for part in parts for event in part.events] == whole
     assert len(parts) > 3
     assert all(part.is_plain_append for part in parts[:-1])
     assert (parts[-1].state, parts[-1].ended, parts[-1].release, parts[-1].progress) == ("completed", True, True, True)
+
+
+def large(kind: str, fence: int, *kinds: str) -> list[Event]:
+    """These, with so much of the other kind between each two that they come into different parts."""
+    each = [one for kind_ in kinds for one in (kind_, *[kind] * 6)]
+    text = json.dumps({"error": {"message": "x" * 4_000}})
+    return [Event(n, one, "s", text, fence) for n, one in enumerate(each, 5)]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_each_part_of_a_change_says_of_the_row_what_its_events_tell_and_none_is_refused(taken: bool) -> None:
+    notes = (j.WARNING, j.WARNING, j.COMPENSATION_REGISTERED, j.STATUS_SET, j.RUN_COMPENSATING, j.STATUS_SET)
+    change = Transition("r", GUARD_QUEUED, 1) if taken else Transition("r", GUARD_OWNER, 2, TOKEN)
+    if taken:
+        change.new_execution_seq, change.new_token_hash, change.dequeue, change.facts = 2, TOKEN, True, 0
+        change.reservation, change.lease = TOKEN, LeaseRow("r", 2, TOKEN, "s", 0, TTL)
+    change.state = runs.CANCELLING
+    change.changes = {"warnings": 5, "compensations": 3, "status_text": "b", "compensating_for": "failed"}
+    change.events = large(j.STEP_FAILED, 2, *([j.RUN_STARTED] if taken else []), *notes, j.STEP_STARTED)
+    parts = in_parts(change, 20_000)
+    counts = [part.changes["warnings"] for part in parts if part.changes and "warnings" in part.changes]
+    assert (counts[-1], len(counts)) == (5, len({*counts}))
+    states = [part.state for part in parts if part.state is not None]
+    assert states == ([runs.RUNNING] if taken else []) + [runs.CANCELLING]
+    row: dict[str, Any] = {}
+    for part in parts:
+        arrived = wire.change_of(json.loads(json.dumps(wire.item_of(part))), "s", TTL)
+        row |= arrived.changes or {}
+    assert row == {"warnings": 5, "compensations": 3, "status_text": "b", "compensating_for": "failed"}
+
+
+def test_a_restart_in_parts_forgets_with_its_last_one() -> None:
+    change = Transition("r", GUARD_OWNER, 2, TOKEN)
+    change.state, change.release, change.enqueue = runs.RETRYING, True, QueueRow("r", "", 0, 0, 9, 2)
+    change.changes = {"attempt": 2, "retry_count": 1, "warnings": 0, "compensations": 0}
+    change.events = large(j.STEP_FAILED, 2, j.WARNING, j.STEP_STARTED)
+    change.events.append(Event(change.events[-1].seq + 1, j.RUN_RETRYING, None, '{"mode":"restart"}', 2))
+    first, *_, last = in_parts(change, 20_000)
+    assert (first.changes, last.changes) == ({"warnings": 1}, change.changes)
+    for part in (first, last):
+        assert wire.change_of(wire.item_of(part), "s", TTL)
 
 
 def test_the_first_part_of_a_taken_run_takes_it() -> None:
@@ -161,7 +222,7 @@ def test_the_first_part_of_a_taken_run_takes_it() -> None:
     change.new_execution_seq, change.new_token_hash, change.state, change.dequeue = 2, TOKEN, runs.RUNNING, True
     change.lease = LeaseRow("r", 2, TOKEN, "s", 0, TTL)
     change.events = [Event(n, j.STEP_STARTED, "s", '{"x":"' + "x" * 4_000 + '"}', 2) for n in range(5, 15)]
-    first, *rest = _parts(change, 20_000)
+    first, *rest = in_parts(change, 20_000)
     assert first.lease is not None
     assert {(part.guard, part.execution_seq, part.token_hash) for part in rest} == {(GUARD_OWNER, 2, TOKEN)}
     assert PayloadTooLarge("x", 2, 1).status == 413

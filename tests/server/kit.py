@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 from tests.recovery.kit import quick
 
 from ironflow.config import Settings
@@ -64,6 +65,8 @@ class Speaker:
         self.url = url
         self.key = key
         self.session_id = f"s-{secrets.token_hex(4)}"
+        #: where the journals of the runs that it was handed end
+        self.ends: dict[str, int] = {}
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, media: str = "application/json", **query: Any
@@ -100,7 +103,11 @@ class Speaker:
     async def poll(self, free: int = 1, wait_ms: int = 0) -> list[RunHead]:
         """What is there for this worker."""
         answer = await self.ask("POST", "/poll", {"session_id": self.session_id, "credits": free, "wait_ms": wait_ms})
-        return [wire.head_from_json(one["head"]) for one in answer["assignments"]]
+        heads = [wire.head_from_json(one["head"]) for one in answer["assignments"]]
+        self.ends |= {
+            head.run_id: one["journal"][-1][0] for head, one in zip(heads, answer["assignments"], strict=True)
+        }
+        return heads
 
     async def held(self, free: int = 1, wait_ms: int = 20_000) -> asyncio.Task[list[RunHead]]:
         """A poll that the server holds open by now: the one before it is answered at the moment this one is held."""
@@ -116,7 +123,7 @@ class Speaker:
 
     async def take(self, head: RunHead, token: str = "token") -> Any:
         """Activate a run that was handed out."""
-        return (await self.transitions(wire.item_of(taking(head, token))))[0]
+        return (await self.transitions(wire.item_of(taking(head, token, self.ends.get(head.run_id, 1) + 1))))[0]
 
     async def took(self, token: str = "token") -> RunHead:
         """Poll one run and activate it; its head as it is now."""
@@ -205,6 +212,19 @@ async def served(url: str, settings: Settings | None = None) -> AsyncIterator[Se
         yield Served(node, url, address, http, await new_key(node.store))
 
 
+def looked_at(here: Served, monkeypatch: pytest.MonkeyPatch, name: str) -> list[int]:
+    """Of each time that this read of a node's store is asked, for how many."""
+    looks: list[int] = []
+    look = getattr(here.store, name)
+
+    async def counted(wanted: Any) -> Any:
+        looks.append(len(wanted))
+        return await look(wanted)
+
+    monkeypatch.setattr(here.store, name, counted)
+    return looks
+
+
 async def always() -> bool:
     """Of a key that is not revoked: it counts."""
     return True
@@ -213,14 +233,13 @@ async def always() -> bool:
 # ---- changes, as a worker's engine makes them
 
 
-def taking(head: RunHead, token: str = "token") -> Transition:
-    """Take a run that was handed out."""
+def taking(head: RunHead, token: str = "token", seq: int = 2) -> Transition:
+    """Take a run that was handed out; `seq`: behind the end of its journal, which is that of a new run if not given."""
     change = Transition(head.run_id, GUARD_QUEUED, head.execution_seq)
     change.facts, change.reservation = head.facts, head.reservation
     change.new_execution_seq, change.new_token_hash = head.execution_seq + 1, token
     change.state, change.dequeue = RUNNING, True
     change.lease = LeaseRow(head.run_id, head.execution_seq + 1, token, "", 0, 0)
-    seq = 2 if head.execution_seq == 0 else 0
     change.events = [Event(seq, RUN_STARTED, None, '{"worker":"w"}', head.execution_seq + 1)]
     return change
 

@@ -41,3 +41,4 @@ async def test_a_key_of_another_kind_is_named_in_english(api: Api) -> None:
     assert "this is a key of kind worker" in refused.json["detail"]
     refused = await api.ask("POST", "/worker/poll", await api.key("viewer"), body={})
     assert "this is a key of kind org" in refused.json["detail"]
+    assert "`ironflow apikey create --worker NAME`" in refused.json["hint"]

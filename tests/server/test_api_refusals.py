@@ -62,18 +62,20 @@ async def test_what_does_not_fit_is_refused_with_its_place_and_nothing_is_create
         ({"labels": {"a\n": "1"}}, "labels", "a key of labels 'a"),
         ({"id": "a\x00b"}, "id", "id 'a"),
         ({"workflow": "none", "input": "given"}, "input", "workflow none takes no input, got str"),
+        ({"workflow": "some", "input": {}}, "input.total", "the input does not fit workflow some: input.total: field"),
     ],
 )
 async def test_a_start_is_refused_in_the_words_of_its_body(
     api: Api, key: str, body: dict[str, Any], place: str, said: str
 ) -> None:
     await api.declare("none", input_schema={"type": "null"})
+    await api.declare("some", input_schema={"type": "object", "required": ["total"]})
     found = await post(api, key, **body)
     assert (found.status, found.code) == (400, "INVALID_INPUT")
     assert found.json["details"]["errors"][0]["at"] == place
     assert found.json["detail"].startswith(said)
-    if place == "input":
-        assert "GET /api/v1/workflows/none/input-schema" in found.json["hint"]
+    if place.startswith("input"):
+        assert f"GET /api/v1/workflows/{body['workflow']}/input-schema" in found.json["hint"]
 
 
 @pytest.mark.parametrize(

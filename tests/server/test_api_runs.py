@@ -93,6 +93,23 @@ async def test_a_key_that_is_given_back_while_a_start_is_refused_does_not_refuse
     assert found.json["run_id"] != held
 
 
+async def test_the_header_idempotency_key_means_the_field_in_utf_8_too(api: Api, key: str) -> None:
+    def sent(raw: bytes) -> dict[str, str]:
+        return {"Idempotency-Key": raw.decode("latin-1")}  # as a server reads bytes that are no ASCII
+
+    body = {"workflow": "order", "input": 1}
+    first = await api.ask("POST", "/runs", key, body=body, headers=sent("Größe-é".encode()))
+    again = await post(api, key, input=1, idempotency_key="Größe-é")
+    assert (first.status, again.status) == (201, 200)
+    assert first.json["run_id"] == again.json["run_id"]
+    both = await api.ask(
+        "POST", "/runs", key, body={**body, "idempotency_key": "Größe-é"}, headers=sent("Größe-é".encode())
+    )
+    assert both.status == 200
+    other = await api.ask("POST", "/runs", key, body=body, headers=sent(b"\xe9"))
+    assert (other.status, other.code) == (400, "INVALID_REQUEST")
+
+
 async def test_the_header_idempotency_key_means_the_field(api: Api, key: str) -> None:
     body = {"workflow": "order", "input": 1}
     first = await api.ask("POST", "/runs", key, body=body, headers={"Idempotency-Key": "k"})

@@ -87,11 +87,16 @@ async def test_workers_send_json_too(on_sqlite: Served) -> None:
         ("PUT", "/runs", "GET, POST"),
         ("PATCH", "/runs/r1", "DELETE, GET"),
         ("DELETE", "/runs/r1/cancel", None),  # the run of this id, which does not exist
-        ("PUT", "/runs/r1/cancel", "DELETE, GET, POST"),  # of a run with this id, one may ask the first two
+        ("PUT", "/runs/r1/cancel", "POST"),  # not what a run takes whose id has a slash
+        ("POST", "/runs/r1/events", "GET"),
+        ("HEAD", "/runs/r1/events", "GET"),
         ("POST", "/audit", "GET"),
         ("POST", "/api-keys/key_1", "DELETE"),
         ("GET", "/worker/poll", "POST"),
-        ("POST", "/worker/liveness", "GET, HEAD"),
+        ("POST", "/worker/liveness", "GET"),
+        ("HEAD", "/worker/liveness", "GET"),  # it would hold a stream open for who takes no body
+        ("HEAD", "/worker/runs/r1/owner", "GET"),
+        ("POST", "/health", "GET, HEAD"),
     ],
 )
 async def test_a_method_that_a_path_does_not_have_is_told_those_that_it_has(

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.recovery.kit import until
-from tests.server.kit import Served, always, append, patient, served, start
+from tests.server.kit import Refused, Served, always, append, patient, served, start
 
 from ironflow.errors import ServerStopping
 from ironflow.loops.alarm import Alarm
@@ -248,6 +248,38 @@ async def test_a_worker_that_registered_elsewhere_while_a_look_was_under_way_is_
     may_answer.set()
     assert (await asking).row.session_id == "new"
     await looking
+
+
+@pytest.mark.parametrize("end", ["goodbye", "death"])
+async def test_a_session_that_ended_at_one_node_is_not_brought_back_by_a_stream_at_another(
+    sqlite_url: str, end: str
+) -> None:
+    async with served(sqlite_url) as one, served(sqlite_url) as two:
+        worker = await one.worker()
+        there = two.speaker(worker.key)
+        there.session_id = worker.session_id
+        await two.node.sessions.refresh()  # what it has seen is as good as new for a second
+        if end == "goodbye":
+            await worker.ask("DELETE", f"/sessions/{worker.session_id}")
+        else:
+            await worker.ask("POST", "/deaths", {"session_id": worker.session_id})
+        with pytest.raises(Refused) as refused:
+            await there.ask("GET", "/liveness", session_id=worker.session_id)
+        assert (refused.value.status, refused.value.code) == (404, "SESSION_UNKNOWN")
+        assert await one.store.sessions() == []
+
+
+async def test_a_stream_at_another_node_takes_no_wish_to_drain_back(sqlite_url: str) -> None:
+    async with served(sqlite_url) as one, served(sqlite_url) as two:
+        worker = await one.worker()
+        there = two.speaker(worker.key)
+        there.session_id = worker.session_id
+        await two.node.sessions.refresh()
+        await worker.ask("POST", f"/sessions/{worker.session_id}/drain")
+        async with there.liveness() as lines:
+            assert "hello" in await anext(lines)
+            [row] = await one.store.sessions()
+            assert (row.wake_address, row.draining) == (two.node.wake_address, 1)
 
 
 def live(session_id: str, now: int) -> SessionRow:

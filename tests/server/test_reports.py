@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.server.kit import Refused, Served, append, ending, served, taking
+from tests.server.kit import Refused, Served, append, ending, looked_at, served, taking
 
 from ironflow.engine import commands
 from ironflow.errors import StoreError
@@ -19,7 +19,9 @@ from ironflow.store import connect
 FOR_EVER_S = 10.0
 
 
-async def test_what_was_under_way_at_a_dead_node_is_looked_up_all_at_once(here: Served) -> None:
+async def test_what_was_under_way_at_a_dead_node_is_looked_up_all_at_once(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other, each run that the worker was taking there would wait for all before it."""
     worker = await here.worker()
     for _ in range(5):
@@ -27,20 +29,10 @@ async def test_what_was_under_way_at_a_dead_node_is_looked_up_all_at_once(here: 
     takes = [wire.item_of(taking(head, f"token-{n}")) for n, head in enumerate(await worker.poll(5))]
     assert await worker.transitions(*takes[:3]) == ["applied"] * 3
 
-    asked, all_there = 0, asyncio.Event()
-    look = here.store.run
-
-    async def look_together(run_id: str) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked >= 5:
-            all_there.set()
-        await all_there.wait()
-        return await look(run_id)
-
-    here.store.run = look_together  # type: ignore[method-assign]
+    looks = looked_at(here, monkeypatch, "standings")
     again = [{**take, "again": True} for take in takes]
-    assert await asyncio.wait_for(worker.transitions(*again), FOR_EVER_S) == ["applied"] * 5
+    assert await worker.transitions(*again) == ["applied"] * 5
+    assert looks == [5]
     assert {lease.run_id for lease in await here.store.leases()} == {take["run_id"] for take in takes}
 
 
@@ -128,7 +120,8 @@ async def test_an_event_under_a_number_that_is_taken_is_refused_for_good_and_har
     assert applied == "applied"
     for answer in (alone, beside):
         assert answer["error"]["code"] == "INVALID_INPUT"
-        assert answer["error"]["message"] == f"the journal of run {first.run_id} has an event 2 already"
+        told = f"the journal of run {first.run_id} has an event 2 already: the number that comes next is 3"
+        assert answer["error"]["message"] == told
     [event] = [one for one in await here.store.journal(first.run_id) if one.seq == 2]
     assert event.kind == "run_started"
 
@@ -144,16 +137,16 @@ async def test_what_is_repeated_while_the_first_is_under_way_at_another_node_is_
         there = two.speaker(worker.key)
         there.session_id = worker.session_id
         looked, may_go_on = asyncio.Event(), asyncio.Event()
-        journal = two.store.journal
+        look = two.store.events_at
 
         async def late(*arguments: Any) -> Any:
-            found = await journal(*arguments)
+            found = await look(*arguments)
             if not looked.is_set():
                 looked.set()
                 await may_go_on.wait()
             return found
 
-        monkeypatch.setattr(two.store, "journal", late)
+        monkeypatch.setattr(two.store, "events_at", late)
         again = asyncio.ensure_future(there.transitions({**item, "again": True}))
         await asyncio.wait_for(looked.wait(), FOR_EVER_S)  # it has not found the first one
         assert await worker.transitions(item) == ["applied"]

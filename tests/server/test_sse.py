@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -122,6 +123,42 @@ async def test_p30_a_stream_needs_a_key_and_ends_when_the_key_is_revoked(
         assert await api.store.revoke_key(row.key_id, "test")
         assert await browser.next() is None
         assert browser.comments[0] == "retry: 1000"
+
+
+async def test_p30_a_stream_gives_nothing_more_once_its_key_is_revoked(api: Api) -> None:
+    """However long it is to the next keep-alive."""
+    await write(api, start("r1"))
+    key, admin = await api.key("viewer"), await api.key("admin")
+    [viewer] = [row for row in await api.store.keys(None) if row.role == "viewer"]
+    async with api.open("GET", "/runs/r1/events", key) as stream:
+        browser = Browser(stream)
+        await browser.seqs(3)
+        assert (await api.ask("DELETE", f"/api-keys/{viewer.key_id}", admin)).status == 204
+        await write(api, append("r1", 4))
+        assert await browser.next() is None
+
+
+async def test_streams_of_one_key_share_the_look_at_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    await write(api, start("r1"))
+    key = await api.key("viewer")
+    monkeypatch.setattr(api.access, "_clock", lambda: 0.0)
+    looks, look = 0, api.store.key_by_hash
+
+    async def counted(key_hash: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(key_hash)
+
+    monkeypatch.setattr(api.store, "key_by_hash", counted)
+    async with AsyncExitStack() as open_:
+        streams = [await open_.enter_async_context(api.open("GET", "/runs/r1/events", key)) for _ in range(5)]
+        browsers = [Browser(stream) for stream in streams]
+        for browser in browsers:
+            await browser.seqs(3)
+        await write(api, append("r1", 4))
+        for browser in browsers:
+            assert await browser.seqs(1) == [4]
+    assert looks == 1
 
 
 async def test_a_place_that_is_none_in_this_run_is_refused(api: Api) -> None:

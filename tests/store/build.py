@@ -10,7 +10,15 @@ from ironflow.model import journal as j
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
 from ironflow.model.run import PENDING, RUNNING, RunRow
-from ironflow.model.transition import GUARD_FRESH, GUARD_OWNER, GUARD_QUEUED, GUARD_SUSPENDED, Locked, Transition
+from ironflow.model.transition import (
+    APPLIED,
+    GUARD_FRESH,
+    GUARD_OWNER,
+    GUARD_QUEUED,
+    GUARD_SUSPENDED,
+    Locked,
+    Transition,
+)
 from ironflow.model.wait import TIMER, WaitRow
 from ironflow.store.base import Store
 
@@ -62,7 +70,8 @@ def create(run_id: str, *, route: str | None = None, eligible_at: int = 0, prior
 def _row(run_id: str, state: str, **values: Any) -> RunRow:
     workflow = values.pop("workflow", "order")
     route = values.pop("route", None) or workflow
-    return RunRow(run_id, workflow, "1", state, route, run_id, values.pop("created_at", 1_000), **values)
+    root = values.pop("root_run_id", run_id)
+    return RunRow(run_id, workflow, "1", state, route, root, values.pop("created_at", 1_000), **values)
 
 
 def append(run_id: str, seq: int, *, count: int = 1, fence: int = 1, token: str = "token") -> Transition:
@@ -143,6 +152,13 @@ def changed(**columns: Any) -> Callable[[Locked], Transition]:
         return change
 
     return decide
+
+
+async def ended(store: Store, run_id: str, at: int, *, state: str = "completed", **row: Any) -> None:
+    """A run that was created at 1 s past 1970 (unless `created_at` says when) and ended at this time, ms."""
+    assert await answer(store, start(run_id, **row)) == APPLIED
+    assert await answer(store, leave(run_id, 4, state)) == APPLIED
+    await store.decide([run_id], changed(ended_at=at))
 
 
 def session(store: Store, session_id: str = "s1", *, ttl: int = TTL, **values: Any) -> SessionRow:

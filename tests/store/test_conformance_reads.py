@@ -9,6 +9,8 @@ from tests.store.build import answer, answers, append, changed, create, leave, s
 
 from ironflow.model import journal as j
 from ironflow.model.fold import fold
+from ironflow.model.journal import Event
+from ironflow.model.scope import Scope
 from ironflow.store.base import INLINE_PAYLOAD, Store, WorkflowSeen
 from ironflow.store.reader import RunFilter
 
@@ -52,6 +54,37 @@ async def test_runs_are_found_by_state_workflow_reason_and_label(store: Store) -
     assert await found(store, label=("team", "b")) == ["r2"]
     assert await found(store, label=('odd.key "x"', "1")) == ["r1"]
     assert await found(store, label=("team", "c")) == []
+
+
+async def test_where_runs_stand_is_told_of_many_at_once(store: Store) -> None:
+    assert await store.standings([]) == {}
+    await answers(store, start("r1", priority=3, org="shop", environment="prod"), create("r2"))
+    await answer(store, append("r1", 4, count=2))
+    many = [f"no-{n}" for n in range(50)]
+    found = await store.standings(["r1", "r2", "no\0ne", "no\ud800ne", *many])
+    assert found.keys() == {"r1", "r2"}
+    first = found["r1"]
+    assert (first.scope, first.workflow, first.route, first.priority) == (Scope("shop", "prod"), "order", "order", 3)
+    assert (first.execution_seq, first.facts, first.token_hash, first.last_seq) == (1, 0, "token", 5)
+    assert (found["r2"].execution_seq, found["r2"].token_hash, found["r2"].last_seq) == (0, None, 1)
+    assert await store.standings(["r2"]) == {"r2": found["r2"]}
+
+
+async def test_events_are_found_by_run_and_number(store: Store) -> None:
+    large = append("r1", 4)
+    large.events[0].payload = '{"result":"%s"}' % ("x" * INLINE_PAYLOAD)
+    await answers(store, start("r1"), start("r2"))
+    await answer(store, large)
+    assert await store.events_at([]) == {}
+    wanted = [("r1", 4), ("r1", 9), ("r2", 2), ("no\0ne", 1), ("none", 1 << 53)]
+    for places in (wanted, wanted + [("none", n) for n in range(50)]):
+        found = await store.events_at(places)
+        assert found.keys() == {("r1", 4), ("r2", 2)}
+        [event] = await store.journal("r1", 3)
+        assert [getattr(found["r1", 4], name) for name in Event.__slots__] == [
+            getattr(event, name) for name in Event.__slots__
+        ]
+        assert event.payload == large.events[0].payload
 
 
 async def test_a_run_comes_back_with_every_column(store: Store) -> None:

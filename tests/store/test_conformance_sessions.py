@@ -50,6 +50,20 @@ async def test_a_session_is_opened_listed_and_opened_again(store: Store) -> None
     assert await store.sessions() == [row]
 
 
+async def test_a_session_moves_to_another_address_and_one_that_is_gone_does_not_come_back(store: Store) -> None:
+    row = session(store, ttl=1_000, suspect_since=5, wake_address="here")
+    await store.open_session(row)
+    await store.drain(row.session_id)
+    moved = await store.move_session(row.session_id, "there", HOUR)
+    assert moved is not None
+    assert await store.sessions() == [moved]
+    assert (moved.wake_address, moved.suspect_since, moved.draining) == ("there", None, 1)
+    assert moved.expires_at >= row.expires_at + HOUR - 1_000
+    await store.close_session(row.session_id)
+    assert await store.move_session(row.session_id, "there", HOUR) is None
+    assert await store.sessions() == []
+
+
 async def test_a_heartbeat_pushes_session_and_leases_and_sets_credits(store: Store) -> None:
     row = session(store, ttl=1_000, suspect_since=5)
     await store.open_session(row)

@@ -285,7 +285,7 @@ async def test_the_functions_of_an_older_program_stay_beside_those_of_this_one(s
     await watcher.close()
     suffixes = {name.rsplit("_", 1)[1] for name in names}
     assert len(suffixes) == 1
-    assert len(names) == 11
+    assert len(names) == 12
 
 
 @pytest.mark.parametrize(

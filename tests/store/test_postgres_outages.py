@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import asyncpg
@@ -26,6 +28,7 @@ from ironflow.model.transition import GUARD_LOCKED, GUARD_OWNER, Locked, Transit
 from ironflow.store import postgres, postgres_link
 from ironflow.store.heart import Beat
 from ironflow.store.postgres import PostgresStore
+from ironflow.testing._processes import children
 from ironflow.testing.postgres import PostgresServer
 
 _KILL = (
@@ -206,13 +209,11 @@ async def test_a_decision_whose_answer_was_lost_is_not_decided_twice(postgres_ur
         def __getattr__(self, name: str) -> object:
             return getattr(self.connection, name)
 
-        @contextlib.asynccontextmanager
-        async def transaction(self) -> AsyncIterator[None]:
-            transaction = self.connection.transaction()  # type: ignore[attr-defined]
-            await transaction.start()
-            yield
-            await transaction.rollback()
-            raise ConnectionResetError("lost before the commit")
+        async def execute(self, statement: str) -> None:
+            commits = statement.startswith("COMMIT")
+            await self.connection.execute("ROLLBACK" if commits else statement)  # type: ignore[attr-defined]
+            if commits:
+                raise ConnectionResetError("lost before the commit")
 
     store._decider = Losing()  # type: ignore[assignment]
     found = await store.decide([run_id], note)
@@ -331,3 +332,33 @@ async def test_a_server_that_stays_away_is_an_error_in_the_end(
     assert [type(answer) for answer in answers] == [StoreUnreachable] * 3
     decided = await store.decide([run_id], lambda locked: None)
     assert isinstance(decided[run_id], StoreUnreachable)
+
+
+@contextlib.contextmanager
+def silent(server: PostgresServer) -> Iterator[None]:
+    """The server takes packets and says nothing, like one whose network is gone."""
+    every = [*children(server.pid), server.pid]
+    for pid in every:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in every:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_closing_does_not_wait_for_a_server_that_says_nothing(
+    own_server: PostgresServer, open_postgres: Open
+) -> None:
+    store = await open_postgres(own_server.create_database("silent"))
+    await store.submit(queued(new_id()))
+    await store.counts()
+    with silent(own_server):
+        waits = [asyncio.ensure_future(store.submit(queued(new_id()))), asyncio.ensure_future(store.counts())]
+        await asyncio.sleep(0)
+        waits[1].cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait({waits[1]})
+            await store.close()
+            with pytest.raises(StoreUnreachable):
+                await waits[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -118,6 +119,15 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database, but long enough to be looked at" * 40)
     with pytest.raises(StoreCorrupt, match=r"notes\.txt is not a SQLite database"):
         await connect(f"sqlite:///{tmp_path}/notes.txt")
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"], "a refusal leaves nothing beside the file"
+
+
+async def test_a_refused_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "theirs.db")) as theirs:
+        theirs.execute("create table runs (id)")
+    with pytest.raises(StoreCorrupt, match="theirs"):
+        await connect(f"sqlite:///{tmp_path}/theirs.db")
+    assert [file.name for file in tmp_path.iterdir()] == ["theirs.db"]
 
 
 async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:

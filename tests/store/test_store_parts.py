@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -21,7 +20,7 @@ from ironflow.model.wait import WaitRow
 from ironflow.store import connect, migrate
 from ironflow.store.committer import Committer
 from ironflow.store.dialect import SHARED, load, parse, translate
-from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Job, next_batch
+from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Backlog, Job
 from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
 from ironflow.store.postgres_lone import SPELLED
 from ironflow.store.rows import AUDIT_LISTS, DELETIONS, HOLDINGS, Walk, unheard_of
@@ -221,7 +220,7 @@ def test_a_queued_segment_goes_by_its_status_and_its_time(
 ) -> None:
     change = Transition("r", GUARD_QUEUED)
     change.reservation = token
-    fence = Fence("r", 0, None, "pending", 0, False, "default", "default", "order")
+    fence = Fence("r", 0, None, "pending", 0, False, "default", "default", "order", 0)
     row = Queued("r", status, eligible_at, "t" if status == "reserved" else None)
     assert judge(change, fence, row, (), 100) == expected
     assert judge(change, fence, row, {("default", "default", "order")}, 100) == LOST
@@ -231,8 +230,10 @@ def test_a_queued_segment_goes_by_its_status_and_its_time(
 
 
 # ---- the committer
-def items(*changes: Transition | Job) -> deque[Any]:
-    return deque((change, object()) for change in changes)
+def backlog_of(*changes: Transition | Job) -> Backlog[Any]:
+    backlog: Backlog[Any] = Backlog()
+    backlog.extend((change, object()) for change in changes)
+    return backlog
 
 
 def taken(batch: Sequence[Any]) -> list[str]:
@@ -241,32 +242,66 @@ def taken(batch: Sequence[Any]) -> list[str]:
 
 def test_a_batch_holds_one_transition_of_a_run_and_keeps_their_order() -> None:
     first, second, third = append("a", 1), append("a", 2), append("a", 3)
-    backlog = items(first, append("b", 1), second, append("c", 1), third)
-    assert taken(next_batch(backlog)) == ["a", "b", "c"]
-    assert [item[0] for item in next_batch(backlog)] == [second]
-    assert [item[0] for item in next_batch(backlog)] == [third]
+    backlog = backlog_of(first, append("b", 1), second, append("c", 1), third)
+    assert taken(backlog.next_batch()) == ["a", "b", "c"]
+    assert [item[0] for item in backlog.next_batch()] == [second]
+    assert [item[0] for item in backlog.next_batch()] == [third]
     assert not backlog
 
 
 def test_a_job_is_alone_and_comes_in_its_turn() -> None:
     job = Job(lambda: None)
     second = append("a", 2)
-    backlog = items(append("a", 1), second, job, append("b", 1))
-    assert taken(next_batch(backlog)) == ["a"]
-    assert taken(next_batch(backlog)) == ["a"], "what was submitted before the job goes before it"
-    assert taken(next_batch(backlog)) == ["job"]
-    assert taken(next_batch(backlog)) == ["b"]
+    backlog = backlog_of(append("a", 1), second, job, append("b", 1))
+    assert taken(backlog.next_batch()) == ["a"]
+    assert taken(backlog.next_batch()) == ["a"], "what was submitted before the job goes before it"
+    assert taken(backlog.next_batch()) == ["job"]
+    assert taken(backlog.next_batch()) == ["b"]
+
+
+def test_what_is_left_of_a_backlog_is_given_whole() -> None:
+    changes = [append("a", 1), append("b", 1), append("a", 2), Job(lambda: None), append("c", 1)]
+    backlog = backlog_of(*changes)
+    assert {id(item[0]) for item in backlog.take_all()} == {id(change) for change in changes}
+    assert not backlog
+    backlog.append((changes[0], object()))
+    assert taken(backlog.next_batch()) == ["a"]
+
+
+class Looked(tuple[Any, ...]):
+    """An item that counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        Looked.looks += 1
+        return super().__getitem__(index)
+
+
+def test_a_backlog_of_one_run_is_not_looked_through_for_each_of_its_batches() -> None:
+    count = 3_000
+    backlog: Backlog[Any] = Backlog()
+    Looked.looks = 0
+    backlog.extend(Looked((append("a", n), object())) for n in range(1, count + 1))
+    backlog.append(Looked((Job(lambda: None), object())))
+    backlog.extend(Looked((append("a", n), object())) for n in range(1, count + 1))
+    batches = 0
+    while backlog:
+        assert len(backlog.next_batch()) == 1
+        batches += 1
+    assert batches == 2 * count + 1
+    assert Looked.looks <= 12 * count
 
 
 def test_a_batch_is_bounded_by_rows_and_by_bytes() -> None:
-    backlog = items(*[append(f"r{n}", 1) for n in range(BATCH_ROWS + 5)])
-    assert len(next_batch(backlog)) == BATCH_ROWS
-    assert len(next_batch(backlog)) == 5
+    backlog = backlog_of(*[append(f"r{n}", 1) for n in range(BATCH_ROWS + 5)])
+    assert len(backlog.next_batch()) == BATCH_ROWS
+    assert len(backlog.next_batch()) == 5
     large = [append(f"r{n}", 1) for n in range(8)]
     for change in large:
         change.events[0].payload = "x" * (BATCH_BYTES // 3 + 1)
-    backlog = items(*large)
-    assert [len(next_batch(backlog)) for _ in range(3)] == [3, 3, 2]
+    backlog = backlog_of(*large)
+    assert [len(backlog.next_batch()) for _ in range(3)] == [3, 3, 2]
 
 
 class Broken:

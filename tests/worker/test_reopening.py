@@ -117,3 +117,52 @@ async def test_what_was_refunded_is_never_shipped_by_a_retry(store_url: str) -> 
         assert await run.result(timeout=20) == "shipped"
         assert effects == ["charge", "refund", "charge", "ship"]
         assert await doctor.examine(engine.store, health=False) == []
+
+
+paid: list[tuple[str, str]] = []
+
+
+@ironflow.step(retry=ironflow.Retry(2, backoff="1ms"))
+async def pay() -> str:
+    info = ironflow.step_info()
+    paid.append((info.idempotency_key, info.call_key))
+    if len(paid) % 2:
+        raise TimeoutError("the bank did not answer")
+    return info.call_key
+
+
+@ironflow.step
+async def pay_back() -> None:
+    pass
+
+
+@ironflow.step
+async def pack_paid() -> None:
+    if not healed:
+        raise ValueError("nothing left")
+
+
+@ironflow.workflow
+async def paid_order(ctx: ironflow.Context) -> str:
+    ctx.compensate(pay_back)
+    key = await pay()
+    await ctx.sleep(0.001)
+    await pack_paid()
+    return key
+
+
+async def test_a_call_has_one_key_until_its_run_is_restarted_and_another_one_from_then_on(store_url: str) -> None:
+    global healed
+    healed = False
+    paid.clear()
+    async with ironflow.open(store_url, workflows=[paid_order]) as engine:
+        run = await engine.start(paid_order)
+        with pytest.raises(RunFailed):
+            await run.result(timeout=20)
+        healed = True
+        await run.retry(restart=True)
+        key = await run.result(timeout=20)
+    tries, calls_made = {attempt for attempt, _ in paid}, [call for _, call in paid]
+    assert (len(paid), len(tries)) == (4, 4)
+    assert calls_made[0] == calls_made[1] != calls_made[2] == calls_made[3] == key
+    assert not tries & set(calls_made)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import ironflow
-from ironflow.errors import IdempotencyKeyConflict, InvalidInput
+from ironflow.engine import starting
+from ironflow.engine.declared import Declared
+from ironflow.errors import IdempotencyKeyConflict, InvalidInput, RunFailed, WorkflowNameTaken
 from ironflow.runtime import Engine
 
 
@@ -123,3 +126,76 @@ async def test_a_run_of_a_held_workflow_is_created_and_waits_until_it_is_let_go(
         assert "WORKFLOW_PAUSED" in [hold.code for hold in await engine.why(run.id)]
         assert await engine.store.resume_workflow(double.name, "tests")
         assert await run.result(timeout=20) == 2
+
+
+@dataclass
+class Parcel:
+    to: str
+    grams: int
+
+
+@ironflow.workflow
+async def send(ctx: ironflow.Context, parcel: Parcel) -> None:
+    pass
+
+
+@ironflow.workflow
+async def par(ctx: ironflow.Context, n: int = 12) -> int:
+    return n
+
+
+async def test_an_input_that_its_worker_cannot_read_is_told_as_an_input(store_url: str) -> None:
+    by_name = Declared({"name": "send", "version": "1", "worker_tags": "", "definition": None})
+    async with ironflow.open(store_url, workflows=[send]) as engine:
+        row, _ = await starting.create(engine.store, by_name, {"to": "me"}, {}, 1 << 20)
+        with pytest.raises(RunFailed) as failed:
+            await engine.handle(row.run_id, send).result(timeout=20)
+    assert failed.value.failure is not None
+    assert failed.value.failure["type"] == "ironflow.errors.InvalidInput"
+    assert "Annotate" not in str(failed.value)
+    assert "the input does not fit workflow send: input.grams: field required" in str(failed.value)
+    assert 'Expected: {"to": string, "grams": integer}' in str(failed.value)
+
+
+async def test_a_start_without_an_input_takes_the_default_of_the_signature(store_url: str) -> None:
+    async with ironflow.open(store_url, workflows=[par]) as engine:
+        assert await engine.run(par) == 12  # type: ignore[arg-type,call-overload,misc]
+        assert await engine.run(par, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [(Parcel("me", "much"), 'Expected: {"to": string, "grams": integer}'), (float("nan"), None)],  # type: ignore[arg-type]
+)
+async def test_a_refused_input_has_one_hint_and_it_is_about_the_input(given: Any, hint: str, sqlite_url: str) -> None:
+    async with ironflow.open(sqlite_url, worker=False) as engine:
+        with pytest.raises(InvalidInput) as refused:
+            await engine.start(send, given)
+        assert "Annotate the function" not in str(refused.value)
+        assert "signature asks" not in str(refused.value)
+        assert hint is None or refused.value.hint == hint
+        with pytest.raises(InvalidInput) as refused:
+            await engine.start(twice, given)
+        assert refused.value.hint == "Start it without one."
+
+@ironflow.workflow(name="sums")
+async def another(ctx: ironflow.Context, n: int) -> int:
+    return n + 1
+
+
+@ironflow.workflow(name="sums")
+async def one(ctx: ironflow.Context, n: int) -> int:
+    return n
+
+
+async def test_a_name_that_another_function_has_is_refused_where_it_is_started(sqlite_url: str) -> None:
+    async with ironflow.open(sqlite_url, workflows=[one]) as engine:
+        assert await engine.run(one, 1) == 1
+        with pytest.raises(WorkflowNameTaken, match="two workflows are called 'sums'"):
+            await engine.run(another, 1)
+
+
+async def test_what_is_no_workflow_is_refused_by_name(sqlite_url: str) -> None:
+    async with ironflow.open(sqlite_url, workflows=[one]) as engine:
+        with pytest.raises(InvalidInput, match="'sums' is none"):
+            await engine.run("sums", 1)  # type: ignore[call-overload]

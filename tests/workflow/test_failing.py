@@ -195,7 +195,9 @@ def test_a_call_never_awaited_fails_the_run_by_its_name() -> None:
 
     with Driver(flow) as d:
         assert isinstance(d.error, StepNotAwaited)
-        assert "its call of work, sleep" in str(d.error)
+        line = flow.__code__.co_firstlineno
+        made = f"its call of work ({__file__}:{line + 1}), sleep ({__file__}:{line + 2})"
+        assert made in str(d.error)
         assert len(d.instance.unreported) == 2
 
 
@@ -206,7 +208,8 @@ def test_a_call_never_awaited_does_not_hide_the_error_the_run_ended_with() -> No
 
     with Driver(flow) as d:
         assert "the real one" in str(d.error)
-        assert d.instance.unreported == ["the call of work was never awaited"]
+        made = f"{__file__}:{flow.__code__.co_firstlineno + 1}"
+        assert d.instance.unreported == [f"the call of work ({made}) was never awaited"]
 
 
 shared = asyncio.Semaphore(1)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -82,14 +83,31 @@ def test_without_strict_rules_it_works_and_is_warned_about_once(caplog: pytest.L
     assert "ctx.now()" in record.getMessage()
 
 
-def test_a_line_is_warned_about_once_whatever_it_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_is_warned_about_once_for_each_kind_of_thing_it_does(caplog: pytest.LogCaptureFixture) -> None:
     async def flow(ctx: Context) -> Any:
-        return uuid.uuid4(), os.environ.get("PATH"), Path(__file__).stat(), Path(__file__).read_text(), time.time()
+        return [(os.environ.get("PATH"), Path(__file__).read_text(), time.time()) for _ in range(2)]
 
     with Driver(flow) as d:
         assert d.value
-    (record,) = caplog.records
-    assert f"({__file__}:{flow.__code__.co_firstlineno + 1}, run" in record.getMessage()
+    told = [record.getMessage() for record in caplog.records]
+    for text, what in zip(told, ("read an environment variable", "opened a file", "called time.time()"), strict=True):
+        assert text.startswith(f"workflow code {what} ({__file__}:{flow.__code__.co_firstlineno + 1}, run")
+
+
+def test_a_request_over_the_network_is_named_though_the_library_reads_the_environment_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def flow(ctx: Context) -> str:
+        try:
+            urllib.request.urlopen("http://127.0.0.1:1/")
+        except OSError:
+            return "nobody there"
+        return "answered"
+
+    with Driver(flow) as d:
+        assert d.value == "nobody there"
+    told = " ".join(record.getMessage() for record in caplog.records)
+    assert f"workflow code connected a socket ({__file__}:{flow.__code__.co_firstlineno + 2}, run" in told
 
 
 def test_of_a_workflow_that_is_itself_an_installed_package_its_own_line_is_named(

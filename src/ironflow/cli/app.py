@@ -19,6 +19,7 @@ from ironflow.cli import (
     demo,
     doctor,
     exits,
+    helping,
     run,
     runs,
     serve,
@@ -28,7 +29,7 @@ from ironflow.cli import (
     workflows,
 )
 
-_EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items()) + "."
+_EPILOG = "\n".join(["Exit codes:", *(f"{code:>4}  {meaning}" for code, meaning in exits.MEANINGS.items())])
 
 
 @functools.cache
@@ -57,12 +58,4 @@ def command() -> Any:
     app.add_typer(apikey.app, name="apikey")
     app.command()(doctor.doctor)
     app.command()(version.version)
-    return _flowing(typer.main.get_command(app))
-
-
-def _flowing(command: Any) -> Any:
-    """Join the lines of each paragraph of the help: typer leaves those of the source, which fit no terminal."""
-    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
-    for below in getattr(command, "commands", {}).values():
-        _flowing(below)
-    return command
+    return helping.readable(typer.main.get_command(app))

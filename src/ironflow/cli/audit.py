@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import output, times
+from ironflow.cli import completing, output, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonOption
 from ironflow.cli.listing import Listing
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def audit(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Only what concerns this run.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="Only what concerns this run.", show_default=False, autocompletion=completing.run
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
     db: DbOption = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import inputs, output
+from ironflow.cli import advice, inputs, output
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where
 from ironflow.cli.database import DbOption, JsonOption, answer
 from ironflow.cli.inputs import InputOption
@@ -66,7 +66,7 @@ def create(
     """Create a run and print its id. It is durable when this returns, and executes when a worker takes it.
 
     With a workflow's NAME instead of its code, what its workers have registered of it applies (version, tags,
-    priority, lanes, time limit). Of its input, only that it is not missing is checked; the worker checks the rest.
+    priority, lanes, time limit). An input that could never fit is refused; the worker checks the rest.
     """
 
     def start() -> Start:
@@ -82,25 +82,33 @@ def create(
         }
 
     async def command() -> None:
-        row, created = await _create(Where(db, server, key_file), target, inputs.read_input(input), start())
-        if json:
-            output.emit(views.created(row, new=created))
-            return
-        print(row.run_id)
-        if not created:
-            output.screen(stderr=True).print(f"that run exists already and is {row.state}", style="dim")
+        await _create(Where(db, server, key_file), target, inputs.read_input(input), start(), as_json=json)
 
     answer(command, as_json=json)
 
 
-async def _create(where: Where, target: str, given: Any, options: Start) -> tuple[RunRow, bool]:
-    """The run, and whether it is a new one. Code that cannot be loaded is told before anything is opened."""
+async def _create(where: Where, target: str, given: Any, options: Start, *, as_json: bool) -> None:
+    """Create the run and tell it. Code that cannot be loaded is told before anything is opened."""
     workflow = _loaded(target) if _is_code(target) else None
     async with where.open(make=True) as backend:
-        found = workflow or await _by_name(backend, target)
+        found = workflow or await _by_name(backend, where, target)
         if isinstance(found, str):
-            return await backend.create(found, None if given is inputs.MISSING else given, options)
-        return await backend.create(found, inputs.typed_input(found.spec, given), options)
+            value = None if given is inputs.MISSING else given
+        else:
+            value = inputs.typed_input(found.spec, given)
+        row, created = await backend.create(found, value, options)
+        _tell(row, new=created, as_json=as_json)
+        file = "FILE" if workflow is None else target
+        await advice.tell(backend, where, row.run_id, file, as_json=as_json)
+
+
+def _tell(row: RunRow, *, new: bool, as_json: bool) -> None:
+    if as_json:
+        output.emit(views.created(row, new=new))
+        return
+    print(row.run_id, flush=True)
+    if not new:
+        output.screen(stderr=True).print(f"that run exists already and is {row.state}", style="dim")
 
 
 def _is_code(target: str) -> bool:
@@ -114,7 +122,7 @@ def _loaded(target: str) -> Workflow[Any, Any]:
     return load_one(target)
 
 
-async def _by_name(backend: Backend, name: str) -> Workflow[Any, Any] | str:
+async def _by_name(backend: Backend, where: Where, name: str) -> Workflow[Any, Any] | str:
     """The name, if workers have registered it; if none has, the workflow of the module of that name."""
     known = {row["name"] for row in await backend.workflows()}
     if name in known:
@@ -124,7 +132,8 @@ async def _by_name(backend: Backend, name: str) -> Workflow[Any, Any] | str:
     except InvalidInput as error:
         raise WorkflowUnknown(
             f"no worker has registered a workflow {name!r} here, and there is no module of that name",
-            hint=f"Known: {', '.join(sorted(known)) or 'none'}. Or name its file: path/file.py:{name}.",
+            hint=f"Known: {', '.join(sorted(known)) or 'none'}. Start a worker that has it: "
+            f"`{advice.worker_command(where)}`; or name its file: path/file.py:{name}.",
         ) from error
 
 

@@ -7,14 +7,16 @@ nothing", not leave an empty database behind that the next command believes.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from ironflow.address import redact_url, sqlite_path
-from ironflow.cli import exits
+from ironflow.address import has_a_form, not_an_address, redact_url, sqlite_path
+from ironflow.cli import completing, exits
 from ironflow.config import Settings
 from ironflow.errors import IronflowError
 from ironflow.store import connect
@@ -41,14 +43,35 @@ JsonLinesOption = Annotated[
 RunArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's id, or a beginning or end of it that no other has.", show_default=False
+        metavar="RUN",
+        help="A run's id, or a beginning or end of it that no other has.",
+        show_default=False,
+        autocompletion=completing.run,
     ),
 ]
 
 
-def settings_for(url: str | None, **overrides: Any) -> Settings:
-    """The settings a command works with: its options over the environment and `ironflow.toml`."""
-    return Settings.load(database_url=url, **overrides)
+def settings_for(url: str | None, *, database: bool = True, **overrides: Any) -> Settings:
+    """The settings a command works with: its options over the environment and `ironflow.toml`.
+
+    Args:
+        url: what `--db` was given.
+        database: the command will open the database; else its address does not matter.
+        overrides: as of `Settings.load`.
+
+    Raises:
+        InvalidSettings: something cannot be used; of an address, it is said who gave it.
+    """
+    settings = Settings.load(database_url=url, **overrides)
+    if database and not has_a_form(settings.database_url):
+        raise not_an_address(settings.database_url, _origin(url))
+    return settings
+
+
+def _origin(url: str | None) -> str:
+    if url is not None:
+        return "--db"
+    return "IRONFLOW_DATABASE_URL" if os.environ.get("IRONFLOW_DATABASE_URL", "").strip() else "ironflow.toml"
 
 
 @asynccontextmanager
@@ -97,6 +120,11 @@ def answer(
             code = runner.run(whole())
     except IronflowError as error:
         code = exits.say(error, as_json=as_json)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the flush at exit must not complain about it either. Said here: the
+        # parser above would end the process with 1, which is what a failed run ends with.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = exits.BROKEN_PIPE
     if code:
         raise typer.Exit(code)
 

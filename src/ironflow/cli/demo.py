@@ -15,8 +15,13 @@ def demo(
     json: JsonOption = False,
 ) -> None:
     """See a worker killed in the middle of a step, and the run finished by another one."""
+    from ironflow.cli import exits
     from ironflow.demo import main
+    from ironflow.errors import IronflowError
 
-    code = main(db, postgres, json)
+    try:
+        code = main(db, postgres, json)
+    except IronflowError as error:  # the address of no database, or of one that cannot be used
+        code = exits.say(error, as_json=json)
     if code:
         raise typer.Exit(code)

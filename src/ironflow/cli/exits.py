@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ironflow.cli.output import json_text, visible
+from ironflow.cli.output import json_text, screen, visible
 from ironflow.errors import (
     AccessError,
     IronflowError,
@@ -33,6 +33,8 @@ NOT_FOUND = 4
 STORE = 5
 PAUSED = 6
 ACCESS = 7
+#: How a shell tells of a process that SIGPIPE (13) has ended.
+BROKEN_PIPE = 128 + 13
 #: EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on.
 INTERRUPTED = 75
 
@@ -79,10 +81,21 @@ def say(error: IronflowError, *, as_json: bool) -> int:
     if as_json:
         say_json(error.code, error.message, error.hint, error.details)
     else:
-        print(visible(f"error {error.code}: {error.message}"), file=sys.stderr)
-        if error.hint:
-            print(visible(f"  {error.hint}"), file=sys.stderr)
+        say_text(error.code, error.message, error.hint)
     return of_error(error)
+
+
+def say_text(code: str, message: str, hint: str | None = None) -> None:
+    """Print an error for a person. Its code is red on a terminal; elsewhere nothing waits for what colours need."""
+    if sys.stderr.isatty():
+        from rich.text import Text
+
+        told = Text.assemble((f"error {code}", "bold red"), f": {message}")
+        screen(stderr=True).print(told, soft_wrap=True)
+    else:
+        print(visible(f"error {code}: {message}"), file=sys.stderr)
+    if hint:
+        print(visible(f"  {hint}"), file=sys.stderr)
 
 
 def say_json(code: str, message: str, hint: str | None = None, details: dict[str, Any] | None = None) -> None:

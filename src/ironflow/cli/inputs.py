@@ -16,6 +16,7 @@ import typer
 
 from ironflow.duration import to_ms
 from ironflow.errors import InvalidInput, PayloadError
+from ironflow.model import journal
 
 if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec
@@ -48,9 +49,10 @@ def read_input(text: str | None) -> Any:
             source = text[1:]
             text = Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the input cannot be read from {source}: {error}") from error
+        hint = "Name a file of JSON text: --input @order.json."
+        raise InvalidInput(f"the input cannot be read from {source}: {error}", hint=hint) from error
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=journal.finite)
     except ValueError as error:
         raise InvalidInput(
             f"the input from {source} is no JSON: {error}",
@@ -68,11 +70,15 @@ def typed_input(spec: WorkflowSpec, value: Any) -> Any:
     Raises:
         InvalidInput: it does not fit, is missing, or the workflow takes none.
     """
+    from ironflow.codec.schema import shape
+
     if not spec.has_input:
         if value is MISSING or value is None:
             return None
         raise InvalidInput(f"workflow {spec.name} takes no input", hint="Leave --input out.")
     given = None if value is MISSING else value
+    if given is None and spec.default is not None:
+        return spec.default
     try:
         typed = spec.input.validate(given, path="input")
         unknown = spec.input.unknown_fields(given, path="input")
@@ -93,34 +99,6 @@ def typed_input(spec: WorkflowSpec, value: Any) -> Any:
             hint=wanted,
             details=error.details,
         ) from error
-
-
-def shape(annotation: Any) -> str:
-    """An annotation for a person who has to write JSON for it: an object's fields, or the type's name."""
-    from pydantic import TypeAdapter
-
-    from ironflow.codec.annotations import for_pydantic, shown
-
-    try:
-        schema = TypeAdapter(for_pydantic(annotation)).json_schema()
-    except Exception:  # a type without a schema is named all the same
-        return shown(annotation)
-    required = set(schema.get("required", ()))
-    fields = [
-        f'"{name}": {_kind(field)}{"" if name in required else " (optional)"}'
-        for name, field in schema.get("properties", {}).items()
-    ]
-    if fields:
-        return f"{{{', '.join(fields)}}}"
-    return f"{_kind(schema)}" if schema.get("type") else shown(annotation)
-
-
-def _kind(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    return str(schema.get("format") or schema.get("type") or "any value")
 
 
 def pairs(texts: list[str] | None, what: str, form: str = "key=value") -> dict[str, str]:

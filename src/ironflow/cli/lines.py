@@ -20,14 +20,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+#: The least width of the column of kinds. Only one kind is longer, and a journal that has it is wider.
+KIND_WIDTH = 16
+#: What the command that shows a run at work says once more when the run has ended, whole.
+_SAID_AT_THE_END = frozenset({j.RUN_FAILED, j.RUN_COMPENSATING})
 #: Longest remark on a line, in characters; the whole payload is in `--json`.
 LONGEST = 200
 #: Columns that the number of an event and the space behind it take.
 SEQ_WIDTH = 7
 
 
-def line(event: Event, *, seq: bool = True) -> Text:
-    """An event as one line. `seq` puts its number in front."""
+def line(event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool = False) -> Text:
+    """An event as one line.
+
+    Args:
+        event: what to show.
+        seq: put its number in front.
+        width: of the column of kinds.
+        brief: leave out what `show` says is left out.
+    """
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -35,8 +46,8 @@ def line(event: Event, *, seq: bool = True) -> Text:
         text.append(f"{event.seq:>{SEQ_WIDTH - 2}}  ", style="dim")
     text.append(times.clock(event.at), style="dim")
     named = event.step_id is not None and ":" in event.step_id  # the places of notes and timers have no name
-    note = remark(event)
-    kind = f"{event.kind:<16}" if named or note else event.kind
+    note = "" if brief and event.kind in _SAID_AT_THE_END else remark(event)
+    kind = f"{event.kind:<{width}}" if named or note else event.kind
     text.append(f"  {kind}", style=style_of(state_of(event)))
     if event.step_id and named:
         text.append(f"  {j.name_of(event.step_id)}")
@@ -46,16 +57,19 @@ def line(event: Event, *, seq: bool = True) -> Text:
     return text
 
 
-def show(screen: Console, event: Event, *, seq: bool = True) -> None:
+def show(screen: Console, event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool = False) -> None:
     """Print an event: its line, and below it what of an error does not fit into one.
 
-    A line that is too long for the terminal is cut, except of an error: that one is left to the terminal to wrap.
+    `brief`: for a command that says at its end what the run failed with: an error is told in the one line of the step
+    it comes from, and not again with what it led to. A line that is too long for the terminal is cut, except of an
+    error: that one is left to the terminal to wrap.
     """
+    made = line(event, seq=seq, width=width, brief=brief)
     if _read(event).get("error"):
-        screen.print(line(event, seq=seq), soft_wrap=True)
+        screen.print(made, soft_wrap=True)
     else:  # said here once more: what rich prints is a copy of the text, without its own settings
-        screen.print(line(event, seq=seq), no_wrap=True, overflow="ellipsis")
-    for rest in below(event):
+        screen.print(made, no_wrap=True, overflow="ellipsis")
+    for rest in [] if brief else below(event):
         screen.print(f"{'':>{SEQ_WIDTH if seq else 0}}{'':>14}{rest}", style="dim", soft_wrap=True)
 
 

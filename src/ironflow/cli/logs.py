@@ -11,11 +11,15 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from threading import get_ident
 
+from ironflow.cli.listing import ID_END
 from ironflow.cli.times import clock
 from ironflow.config import Settings
 from ironflow.context.log import ReplayFilter
+from ironflow.engine.step_info import current
 from ironflow.engine.views import iso
+from ironflow.engine.workflow_loop import active_loops
 
 
 class _Handler(logging.Handler):
@@ -33,6 +37,10 @@ class _Handler(logging.Handler):
 
     def _text(self, record: logging.LogRecord) -> str:
         who = f"{self.process}: " if self.process else ""
+        place = _place(record)
+        if place:
+            run_id = place["run_id"] if len(place["run_id"]) <= ID_END else f"…{place['run_id'][-ID_END:]}"
+            who += f"{' '.join([run_id, *([place['step']] if 'step' in place else [])])}: "
         text = f"{clock(int(record.created * 1000))} {record.levelname.lower():<7} {who}{record.getMessage()}"
         trace = self._trace(record)
         return f"{text}\n{trace}" if trace else text
@@ -46,6 +54,7 @@ class _Handler(logging.Handler):
         }
         if self.process:
             fields["worker_id"] = self.process
+        fields |= _place(record)
         trace = self._trace(record)
         return json.dumps({**fields, "traceback": trace} if trace else fields, ensure_ascii=False)
 
@@ -53,6 +62,19 @@ class _Handler(logging.Handler):
         if not record.exc_info or record.exc_info[0] is None:
             return ""
         return logging.Formatter().formatException(record.exc_info)
+
+
+def _place(record: logging.LogRecord) -> dict[str, str]:
+    """The run whose code made a record, and the step: a hundred runs may write to one place. Empty for other records,
+    those of the engine among them, which name their run in their text.
+    """
+    info = current.get(None)
+    if info is not None:  # a step's body; and it is its own thread and context that brings the record here
+        return {"run_id": info.run_id, "step": info.name, "step_id": info.step_id}
+    run_id = getattr(record, "run_id", None)  # `ctx.log`
+    if run_id is None and (loop := active_loops.get(get_ident())) is not None:  # another logger, in workflow code
+        run_id = loop.run_id
+    return {} if run_id is None else {"run_id": str(run_id)}
 
 
 def to_stderr(text: str) -> None:

@@ -11,8 +11,8 @@ import os
 import sys
 
 _EXECUTES = frozenset({"run", "worker", "demo", "serve"})
-#: How a shell tells of a process that SIGPIPE (13) or SIGINT (2) has ended.
-_BROKEN_PIPE, _INTERRUPTED = 128 + 13, 128 + 2
+#: How a shell tells of a process that SIGINT (2) has ended.
+_INTERRUPTED = 128 + 2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def fix_hash_seed() -> None:
 def _run(argv: list[str]) -> int:
     import typer
 
-    from ironflow.cli import exits
+    from ironflow.cli import exits, slips
     from ironflow.cli.app import command
 
     as_json = "--json" in argv
@@ -53,20 +53,16 @@ def _run(argv: list[str]) -> int:
         code = command().main(argv, prog_name="ironflow", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough; the flush at exit must not complain about it either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
     except Exception as error:
         if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
             raise
-        message = str(error.format_message())
+        message, hint = str(error.format_message()), slips.hint(error)
         if not message and not as_json:  # a command without its words: the parser has printed the help
             return exits.USAGE
         if as_json:
-            exits.say_json("USAGE", message, "See --help.")
+            exits.say_json("USAGE", message, hint)
         else:
-            print(f"error USAGE: {message}\n  {_help_for(error)}", file=sys.stderr)
+            exits.say_text("USAGE", message, hint)
         return exits.USAGE
     return code if isinstance(code, int) else exits.OK
 
@@ -76,8 +72,3 @@ def _plain_help() -> None:
     from typer import rich_utils
 
     rich_utils.COLOR_SYSTEM = None
-
-
-def _help_for(error: object) -> str:
-    context = getattr(error, "ctx", None)
-    return f"See `{context.command_path if context is not None else 'ironflow'} --help`."

@@ -191,8 +191,11 @@ def result_text(value: Any) -> str:
     return json_text(readable(value), indent=2)
 
 
-def took(one: Try | RunRow, now: int) -> int | None:
-    """How long a try or a run has taken (so far), ms; None before it started."""
-    if one.started_at is None:
+def took(one: Try | RunRow, now: int, since: int | None = None) -> int | None:
+    """How long a try or a run has taken (so far), ms; None before it started. `since`: from then on, and not only from
+    its own start.
+    """
+    start = one.started_at if since is None else since
+    if start is None:
         return None
-    return (one.ended_at if one.ended_at is not None else now) - one.started_at
+    return (one.ended_at if one.ended_at is not None else now) - start

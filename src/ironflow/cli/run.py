@@ -22,12 +22,13 @@ from ironflow.cli.follow import Progress, events
 from ironflow.cli.inputs import MISSING, InputOption, read_input, typed_input
 from ironflow.cli.stopping import Signals, drain, leave
 from ironflow.engine import views
-from ironflow.errors import HandlerVersionMismatch, InvalidInput, IronflowError
+from ironflow.errors import HandlerVersionMismatch, IdempotencyKeyConflict, InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
 from ironflow.model import step as steps
 from ironflow.model.fold import Folded, fold
 from ironflow.model.ids import split_route
+from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
 from ironflow.store.reader import RunFilter
 
@@ -49,8 +50,15 @@ TargetArgument = Annotated[
     typer.Argument(metavar="TARGET", help="path/file.py[:name] or pkg.mod[:name].", show_default=False),
 ]
 ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", "-c", min=1, help="Runs that execute here at once.", show_default=False)
-]  # fmt: skip
+    int | None,
+    typer.Option(
+        "--concurrency",
+        "-c",
+        min=1,
+        help="Runs that execute here at once; without it IRONFLOW_CONCURRENCY, or 100.",
+        show_default=False,
+    ),
+]
 
 
 def run(
@@ -151,8 +159,7 @@ class _Errand:
             return row.run_id, len(events)
         _check_fit(engine, asked.workflow, row)
         engine.take_on(row.run_id)
-        done = sum(event.kind == j.STEP_COMPLETED for event in events)
-        self.view.say(f"run {row.run_id} on {name} goes on; {output.count(done, 'step')} done")
+        self.view.say(f"run {row.run_id} on {name} goes on; {output.count(_kept(events), 'step')} done")
         return row.run_id, len(events)
 
     async def _see_through(self, engine: Engine, run_id: str, seen: int, signals: Signals) -> None:
@@ -228,21 +235,32 @@ class _Errand:
 
     def _report_failure(self, row: RunRow, view: Folded) -> None:
         error = view.error or {}
+        exits.say_text(output.error_code(error), f"run {row.run_id} failed: {output.error_text(error)}")
         trace = str(error.get("traceback", "")).rstrip()
         if trace:
             self.view.say(trace, "dim")
-        told = f"error {output.error_code(error)}: run {row.run_id} failed: {output.error_text(error)}"
-        print(output.visible(told), file=sys.stderr)
         self._report_undone(view)
         retry = f"ironflow runs retry {row.run_id}"
         if row.compensating_for is None:
             print(f"  After a fix, `{retry}` keeps the finished steps.", file=sys.stderr)
-        else:
-            print(f"  It was undone: after a fix, `{retry} --restart` executes every step again.", file=sys.stderr)
+            return
+        undone = "It was undone but for that" if view.undo_errors else "It was undone"
+        print(f"  {undone}: after a fix, `{retry} --restart` executes every step again.", file=sys.stderr)
 
     def _report_undone(self, view: Folded) -> None:
         for text in output.undone_lines(view.undo_errors):
-            self.view.say(text, "red")
+            self.view.say("\n".join(f"  {line}" for line in text.splitlines()), "red")
+
+
+def _kept(events: list[Event]) -> int:
+    """How many steps have been finished whose results count: those of before a restart do not."""
+    kept = 0
+    for event in events:
+        if event.kind == j.STEP_COMPLETED:
+            kept += 1
+        elif event.kind in (j.RUN_REOPENED, j.RUN_RETRYING) and event.told().get("mode") == "restart":
+            kept = 0
+    return kept
 
 
 def _check_fit(engine: Engine, workflow: Workflow[Any, Any], row: RunRow) -> None:
@@ -254,7 +272,7 @@ def _check_fit(engine: Engine, workflow: Workflow[Any, Any], row: RunRow) -> Non
     if route.version in (spec.version, *spec.compatible):
         raise InvalidInput(
             f"run {row.run_id} asks for a worker with tags {', '.join(sorted(route.tags))}",
-            hint="`ironflow worker --tag …` on a host that has them executes it",
+            hint="`ironflow worker FILE --tag …` on a host that has them executes it",
         )
     raise HandlerVersionMismatch(
         f"run {row.run_id} was created by version {route.version} of {spec.name}, and this code is version "
@@ -267,7 +285,8 @@ async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:
     """The run to go on with, or None: start one.
 
     Raises:
-        InvalidInput: the run of this id is another workflow's, or was started with another input.
+        InvalidInput, IdempotencyKeyConflict: the run of this id is another workflow's, or was started with another
+            input: the same as `starting.taken_by` raises of a start.
     """
     if asked.new:
         return None
@@ -283,9 +302,10 @@ async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:
             hint="Name the workflow it belongs to, or choose another id.",
         )
     if asked.given is not MISSING and await _input_of(engine, row.run_id) != asked.stored():
-        raise InvalidInput(
+        raise IdempotencyKeyConflict(
             f"run {row.run_id} was started with another input",
             hint="Leave --input out, or choose another id.",
+            details={"run_id": row.run_id},
         )
     return row
 

@@ -43,7 +43,7 @@ def _unserved(view: RunView) -> list[str]:
     if routing is None or routing["workers_eligible"]:
         return []
     none = f"of the {output.count(routing['workers_seen'], 'worker')} connected none could take it"
-    return [f"{none if routing['workers_seen'] else 'no worker is connected'} (see `ironflow why`)"]
+    return [f"{none if routing['workers_seen'] else 'no worker is connected'} (see `ironflow why RUN`)"]
 
 
 def _draw(screen: Console, view: RunView, warnings: list[str], now: int) -> None:
@@ -78,7 +78,7 @@ def _draw_errors(screen: Console, row: RunRow, view: RunView) -> None:
         if not texts or texts == [last]:
             continue
         past = step.state == step_states.COMPLETED
-        made_good = f", completed in try {step.try_no} all the same" if past else ""
+        made_good = f", before it completed in try {step.try_no}" if past else ""
         screen.print()
         screen.print(f"{step.name}  {step.step_id.partition(':')[0]}{made_good}", style="dim" if past else "bold")
         for text in texts:
@@ -133,7 +133,7 @@ def _steps(steps: list[StepView], now: int) -> Listing:
     made = Listing("STEP", "STATE", "TRIES", "STARTED", "TOOK", "", shrink=("", "STEP"))
     for step in steps:
         first = step.tries[0].started_at if step.tries else None
-        length = output.took(step.tries[-1], now) if step.tries else None
+        length = output.took(step.tries[-1], now, since=first) if step.tries else None
         note = f"next {times.ago(step.due_at, now)}" if step.due_at else ""
         made.add_row(
             Text(step.name).append(f"  {step.step_id.partition(':')[0]}", style="dim"),

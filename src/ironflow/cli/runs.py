@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ironflow.cli import exits, inputs, output, run_screen, times
+from ironflow.cli import advice, completing, exits, inputs, output, run_screen, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonLinesOption, JsonOption, RunArgument
 from ironflow.cli.listing import Listing
@@ -27,9 +27,13 @@ app = typer.Typer(no_args_is_help=True, help="Runs: start, look at, and steer th
 @app.command("list")
 def list_(
     state: Annotated[
-        list[str] | None, typer.Option("--state", "-s", help="Only runs in this state; repeatable.")
+        list[str] | None,
+        typer.Option("--state", "-s", help="Only runs in this state; repeatable.", autocompletion=completing.state),
     ] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", "-w", help="Only runs of this workflow.")] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", "-w", help="Only runs of this workflow.", autocompletion=completing.workflow),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", metavar="KEY=VALUE", help="Only runs with this label.")
     ] = None,
@@ -82,15 +86,17 @@ def journal(
     """Print the journal of a run, one event per line."""
 
     async def command(backend: Backend) -> None:
-        from ironflow.cli.lines import show
+        from ironflow.cli.lines import KIND_WIDTH, show
 
         row = await find_run(backend, run)
         screen = output.screen()
-        for event in await backend.journal(row.run_id, after):
+        events = await backend.journal(row.run_id, after)
+        width = max([KIND_WIDTH, *(len(event.kind) for event in events)])
+        for event in events:
             if json:
                 output.emit(views.event(event))
             else:
-                show(screen, event)
+                show(screen, event, width=width)
 
     on_backend(Where(db, server, key_file), command, as_json=json)
 
@@ -105,6 +111,7 @@ def watch(
     json: JsonLinesOption = False,
 ) -> None:
     """Follow the journal of a run until it ends or is paused; the exit code tells how. Watching never harms the run."""
+    where = Where(db, server, key_file)
 
     async def command(backend: Backend) -> int:
         from ironflow.cli.follow import Progress
@@ -112,6 +119,8 @@ def watch(
 
         row = await find_run(backend, run)
         screen, progress = output.screen(), Progress()
+        if row.state == states.PENDING:  # nothing may happen for ever, which would look like a command that hangs
+            await advice.tell(backend, where, row.run_id, as_json=json)
         async for page in backend.follow(row.run_id):
             for event in page:
                 progress.feed(event)
@@ -130,7 +139,7 @@ def watch(
                 break
         return exits.of_state(progress.state)
 
-    on_backend(Where(db, server, key_file), command, as_json=json)
+    on_backend(where, command, as_json=json)
 
 
 @app.command()
@@ -142,6 +151,7 @@ def why(
     json: JsonOption = False,
 ) -> None:
     """Say why a run does not move: every hold, and the earliest time at which it can lift."""
+    where = Where(db, server, key_file)
 
     async def command(backend: Backend) -> None:
         row = await find_run(backend, run)
@@ -152,8 +162,11 @@ def why(
         screen, now = output.screen(), backend.now()
         screen.print(f"{row.workflow}  {row.run_id}", output.state_text(row.state))
         screen.print(held(found, now))
+        todo = advice.next_command(where, found)
+        if todo is not None:
+            screen.print(f"  {todo}", style="dim")
 
-    on_backend(Where(db, server, key_file), command, as_json=json)
+    on_backend(where, command, as_json=json)
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def _only_this_host(host: str) -> None:
     if not local:
         raise ConfigError(
             f"--dev listens on this host only, and {host} can be reached from others",
-            hint="Leave --host out, or leave --dev out and make keys with `ironflow apikey create`.",
+            hint="Leave --host out, or leave --dev out and make keys with `ironflow apikey create NAME`.",
         )
 
 
@@ -116,8 +116,9 @@ async def _warn_without_keys(store: Store) -> None:
     """A node that was started without its database's address makes a new one, and answers, and refuses everybody."""
     if not await store.keys(None):
         log.warning(
-            "%s holds no API key, so every request is refused. Make one with `ironflow apikey create` (a worker's with "
-            "--worker); or, if this is not the database that was meant, name that with --db or IRONFLOW_DATABASE_URL.",
+            "%s holds no API key, so every request is refused. Make one with `ironflow apikey create NAME` (a worker's "
+            "with --worker); or, if this is not the database that was meant, name that with --db or "
+            "IRONFLOW_DATABASE_URL.",
             store.name,
         )
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ironflow.cli import exits, output
+from ironflow.cli import advice, completing, exits, output
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonOption
 from ironflow.errors import InvalidInput, IronflowError, ReplayDivergence
@@ -21,7 +21,12 @@ from ironflow.store.reader import RunFilter
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="RUN...", help="Ids of runs, or unambiguous parts of them.", show_default=False),
+    typer.Argument(
+        metavar="RUN...",
+        help="Ids of runs, or unambiguous parts of them.",
+        show_default=False,
+        autocompletion=completing.run,
+    ),
 ]
 
 #: More runs than there are: a bulk command means all of them.
@@ -59,7 +64,8 @@ def pause(
 
 def resume(
     run: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Ids of runs.", show_default=False, autocompletion=completing.run),
     ] = None,
     divergence: Annotated[
         bool, typer.Option("--divergence", help="All runs that were paused by a replay divergence.")
@@ -110,7 +116,10 @@ def _on_each(
     async def command(backend: Backend) -> int:
         texts = run() if callable(run) else run
         rows = {row.run_id: row for row in [await find_run(backend, text) for text in texts]}
-        return await _carry_out(backend, list(rows), verb, same, as_json=as_json, **options)
+        code = await _carry_out(backend, list(rows), verb, same, as_json=as_json, **options)
+        if code == exits.OK and verb in ("resume", "retry"):
+            await advice.tell(backend, where, next(iter(rows)), as_json=as_json)
+        return code
 
     on_backend(where, command, as_json=as_json, write=True)
 

@@ -75,7 +75,7 @@ class Lines:
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         for event in page:
             if event.kind not in _QUIET:
-                show(self.console, event, seq=False)
+                show(self.console, event, seq=False, brief=True)
 
 
 class Live:
@@ -150,7 +150,7 @@ class Live:
 
         text = Text("  ", no_wrap=True, overflow="ellipsis")
         text.append(f"{times.span(now - step.tries[-1].started_at):>7}  ", style="dim")
-        text.append(step.name)
+        text.append(step.name).append(f"  {step.step_id.partition(':')[0]}", style="dim")
         if step.try_no > 1 or step.due_at:
             text.append(f"  try {step.try_no}", style="yellow")
         if step.due_at:

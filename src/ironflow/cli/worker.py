@@ -39,6 +39,23 @@ ServersOption = Annotated[
         show_default=False,
     ),
 ]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Plain `def` steps that execute here at once; without it IRONFLOW_THREADS, or 8.",
+        show_default=False,
+    ),
+]
+EventsOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON object per event on stdout. Log records stay on stderr; with IRONFLOW_LOG_FORMAT=json "
+        "they are JSON, too.",
+        show_default=False,
+    ),
+]
 ProcessesOption = Annotated[
     int | None,
     typer.Option(
@@ -73,14 +90,11 @@ def worker(
         str | None, typer.Option(help="A stable name; without it host-pid.", show_default=False)
     ] = None,
     concurrency: ConcurrencyOption = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Plain `def` steps that execute here at once.", show_default=False),
-    ] = None,
+    threads: ThreadsOption = None,
     processes: ProcessesOption = None,
     tag: TagOption = None,
     metrics_address: MetricsOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.", show_default=False)] = False,
+    json: EventsOption = False,
 ) -> None:
     """Take queued runs of these workflows and execute them, until SIGTERM or Ctrl-C.
 
@@ -95,8 +109,10 @@ def worker(
         from ironflow.loading import load_all
 
         words = Words.of_this_process()
-        settings = settings_for(db, concurrency=concurrency, threads=threads, metrics_address=metrics_address)
         servers = _servers(db, server, key_file)
+        settings = settings_for(
+            db, database=not servers, concurrency=concurrency, threads=threads, metrics_address=metrics_address
+        )
         workflows = load_all(target)
         if processes is not None:
             from ironflow.cli.supervisor import Reporting, supervise
@@ -136,7 +152,8 @@ def _key(key_file: str | None) -> str:
     if key is None:
         raise InvalidInput(
             "a worker of a server needs a key",
-            hint="Put a worker key into IRONFLOW_API_KEY or a --key-file; `ironflow apikey create --worker` makes one.",
+            hint="Put a worker key into IRONFLOW_API_KEY or a --key-file; `ironflow apikey create --worker NAME` makes "
+            "one.",
         )
     return key
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import output, times
+from ironflow.cli import completing, output, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, on_backend
 from ironflow.cli.database import DbOption, JsonOption
 from ironflow.cli.listing import Listing
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Workflows: list, pause and resume them.")
 
-NameArgument = Annotated[str, typer.Argument(metavar="WORKFLOW", help="Its name.", show_default=False)]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="WORKFLOW", help="Its name.", show_default=False, autocompletion=completing.workflow),
+]
 
 
 @app.command("list")

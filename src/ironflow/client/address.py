@@ -69,5 +69,6 @@ def api_key(file: str | os.PathLike[str] | None = None) -> str | None:
 def checked_key(text: str, origin: str) -> str:
     """Refuse what no header could carry; `origin` says where it came from, since it is not shown itself."""
     if _KEY.fullmatch(text) is None:
-        raise InvalidSettings([f"{origin} holds no key: a key is one word, as `ironflow apikey create` printed it"])
+        problem = f"{origin} holds no key: a key is one word, as `ironflow apikey create NAME` printed it"
+        raise InvalidSettings([problem])
     return text

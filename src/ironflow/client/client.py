@@ -64,10 +64,15 @@ class Client(Synchronous):
         self.server = server_url(server)
         key = api_key() if key is None else checked_key(key, "the key")
         most_bytes = (settings or Settings.load()).max_api_body_bytes
-        self._connection = Connection(
+        self._opened = Connection(
             self.server, key, most_bytes=most_bytes, pauses=PAUSES if pauses is None else pauses
         )
-        self._starts = Gathering(self._connection)
+        self._starts = Gathering(self._opened)
+
+    @property
+    def _connection(self) -> Connection:
+        self._check_loop()
+        return self._opened
 
     def __repr__(self) -> str:
         return f"Client({self.server!r})"

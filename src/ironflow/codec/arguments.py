@@ -22,6 +22,7 @@ from ironflow.errors import InvalidInput, PayloadTooLarge
 
 __all__ = ["Arguments", "digest", "result_codec"]
 
+_SIGNATURE = "Give the arguments the signature asks for."
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _UNKNOWN = inspect.Signature(
     [
@@ -152,7 +153,7 @@ class Arguments:
         if type(tree) is dict and tree.keys() == {"args", "kwargs"}:
             tree, named = tree["args"], tree["kwargs"]
         if type(tree) is not list or (len(tree) > len(self._names) and self._rest is None):
-            raise InvalidInput(f"the stored arguments do not fit {self.name}{self._signature}")
+            raise InvalidInput(f"the stored arguments do not fit {self.name}{self._signature}", hint=_SIGNATURE)
         args = []
         for index, item in enumerate(tree):
             codec, name = self._at(index, path)
@@ -166,7 +167,7 @@ class Arguments:
         except TypeError as error:
             raise InvalidInput(
                 f"{self.name}{self._signature} cannot be called like this: {error}",
-                hint="Give the arguments the signature asks for.",
+                hint=_SIGNATURE,
             ) from None
         return bound.args, bound.kwargs
 
@@ -179,7 +180,7 @@ class Arguments:
     def _named(self, name: str) -> Codec:
         codec = self._by_name.get(name) or self._others
         if codec is None:
-            raise InvalidInput(f"{self.name}{self._signature} has no parameter {name}")
+            raise InvalidInput(f"{self.name}{self._signature} has no parameter {name}", hint=_SIGNATURE)
         return codec
 
 

@@ -204,10 +204,11 @@ def _checked_int(value: int) -> int:
     return value
 
 
+_AWAIT: Final = "Put `await` before the call; in a `def` workflow, write `ctx.wait(…)` around it."
 _LIVE: Final = (
     ((types.GeneratorType, types.AsyncGeneratorType), "a generator can be read only once", "Use list(...)."),
-    ((types.CoroutineType,), "a coroutine is no value", "Put `await` before the call."),
-    ((Awaitable,), "this was not awaited: the call is no value, its result is", "Put `await` before the call."),
+    ((types.CoroutineType,), "a coroutine is no value", _AWAIT),
+    ((Awaitable,), "this was not awaited: the call is no value, its result is", _AWAIT),
     ((types.FunctionType, types.BuiltinFunctionType, types.MethodType), "a function is code, not data",
      "Pass its name, or call it inside the step."),
     ((BaseException,), "an exception is no value", "Raise it, or return its message."),

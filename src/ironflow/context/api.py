@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -183,7 +184,7 @@ class Context:
         """Sleep, for seconds or for months: the run takes no worker meanwhile, and any worker wakes it."""
         delay_ms = to_ms(duration, name="sleep")
         loop = self._loop
-        return DurableSleep(loop, self._scope("sleep").timer_id(), lambda: loop.now_ms + delay_ms)
+        return DurableSleep(sys._getframe(1), loop, self._scope("sleep").timer_id(), lambda: loop.now_ms + delay_ms)
 
     def sleep_until(self, at: datetime) -> Call[None]:
         """Sleep until an aware time. One in the past is due at once."""
@@ -193,7 +194,7 @@ class Context:
                 hint="Pass an aware datetime, such as ctx.now() + timedelta(days=1).",
             )
         due_ms = -((_EPOCH - at) // _MILLISECOND)  # rounded up, never early
-        return DurableSleep(self._loop, self._scope("sleep_until").timer_id(), lambda: due_ms)
+        return DurableSleep(sys._getframe(1), self._loop, self._scope("sleep_until").timer_id(), lambda: due_ms)
 
     # ---- many at once
 
@@ -225,7 +226,9 @@ class Context:
         limit, collect = check_limit(concurrency), check_on_error(on_error)
         parts = list(aws)
         loop = self._loop
-        return GroupCall(loop, "parallel", lambda: combinators.run_all(loop, iter(parts), limit, collect), parts)
+        return GroupCall(
+            sys._getframe(1), loop, "parallel", lambda: combinators.run_all(loop, iter(parts), limit, collect), parts
+        )
 
     @overload
     def map(
@@ -257,7 +260,8 @@ class Context:
         self._scope("map")
         limit, collect = check_limit(concurrency), check_on_error(on_error)
         loop = self._loop
-        return GroupCall(loop, "map", lambda: combinators.run_all(loop, LazyMap(map(fn, items)), limit, collect))
+        source = LazyMap(fn, items)
+        return GroupCall(sys._getframe(1), loop, "map", lambda: combinators.run_all(loop, source, limit, collect))
 
     def as_completed(self, aws: Iterable[Awaitable[T]], *, concurrency: int | None = None) -> AsyncIterator[Outcome[T]]:
         """Outcomes as they come in: `async for outcome in ctx.as_completed(calls)`.
@@ -279,7 +283,7 @@ class Context:
         if len(aws) < 2:
             raise DefinitionError("ctx.first() needs at least two awaitables to choose from")
         parts, loop = list(aws), self._loop
-        return GroupCall(loop, "first", lambda: combinators.run_first(loop, parts), parts)
+        return GroupCall(sys._getframe(1), loop, "first", lambda: combinators.run_first(loop, parts), parts)
 
     # ---- what others see of the run
 
@@ -302,7 +306,7 @@ class Context:
 
     def _call(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         self._scope(spec.name)
-        return JournaledStep(self._loop, spec, args, kwargs)
+        return JournaledStep(sys._getframe(2), self._loop, spec, args, kwargs)
 
     def _scope(self, what: str) -> Scope:
         loop = self._loop

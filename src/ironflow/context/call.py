@@ -13,6 +13,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from threading import get_ident
+from types import CodeType, FrameType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ironflow.engine.definitions import StepSpec
@@ -33,15 +34,25 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
     run with `StepNotAwaited`, because a forgotten `await` before a payment must not look like success.
     """
 
-    __slots__ = ("__weakref__", "_begun", "_iterator", "_loop")
+    __slots__ = ("__weakref__", "_begun", "_iterator", "_loop", "_made")
     _loop: WorkflowLoop
     _begun: bool
+    #: the code that makes it, and where in it. Not its frame, which would keep all of its variables; and not the line,
+    #: which is worked out only where it is told.
+    _made: tuple[CodeType, int]
     _iterator: Generator[Any, Any, R_co] | None
 
     @property
     @abstractmethod
     def name(self) -> str:
         """What the call is of, for reports."""
+
+    @property
+    def place(self) -> str:
+        """Where it was made, `file:line`."""
+        code, at = self._made
+        line = next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
+        return f"{code.co_filename}:{line or code.co_firstlineno}"
 
     @abstractmethod
     def _begin(self) -> Generator[Any, Any, R_co]:
@@ -103,11 +114,19 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
 
 
 class JournaledStep(Call[R_co]):
-    """The call of a step. `request` is what goes to the executor; its id was taken when the call was made."""
+    """The call of a step. `request` is what goes to the executor; its id was taken when the call was made.
+
+    Args:
+        at: the frame of the author's code that makes it.
+        loop, step, args, kwargs: the run, and what is called.
+    """
 
     __slots__ = ("request",)
 
-    def __init__(self, loop: WorkflowLoop, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, at: FrameType, loop: WorkflowLoop, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._made = at.f_code, at.f_lasti
         self._loop = loop
         self._begun = False
         self._iterator = None
@@ -139,7 +158,8 @@ class DurableSleep(Call[None]):
 
     __slots__ = ("_due_ms", "_id")
 
-    def __init__(self, loop: WorkflowLoop, id: str, due_ms: Callable[[], int]) -> None:
+    def __init__(self, at: FrameType, loop: WorkflowLoop, id: str, due_ms: Callable[[], int]) -> None:
+        self._made = at.f_code, at.f_lasti
         self._loop = loop
         self._begun = False
         self._iterator = None
@@ -165,11 +185,13 @@ class GroupCall(Call[R_co]):
 
     def __init__(
         self,
+        at: FrameType,
         loop: WorkflowLoop,
         name: str,
         run: Callable[[], Coroutine[Any, Any, R_co]],
         parts: Iterable[Any] = (),
     ) -> None:
+        self._made = at.f_code, at.f_lasti
         self._loop = loop
         self._begun = False
         self._iterator = None

@@ -8,8 +8,10 @@ a group ends early, what is left is cancelled and its end awaited before the gro
 from __future__ import annotations
 
 import asyncio
+import inspect
+import reprlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +50,9 @@ class Outcome(Generic[T]):
         return f"Outcome({self.index}, {shown})"
 
 
+_NO_MORE: Any = object()
+
+
 class _Group:
     """Awaitables under way, at most `limit` at a time, handed back in the order in which they end."""
 
@@ -84,8 +89,8 @@ class _Group:
     def fill(self) -> None:
         """Begin as many as there is room for. To be called in the task whose scope the new ones count in."""
         while not self._exhausted and (self._limit is None or len(self._running) < self._limit):
-            awaitable = next(self._source, None)
-            if awaitable is None:
+            awaitable = next(self._source, _NO_MORE)
+            if awaitable is _NO_MORE:
                 self._exhausted = True
                 return
             future = _future_of(self._loop, awaitable)
@@ -109,6 +114,11 @@ def _future_of(loop: WorkflowLoop, awaitable: Awaitable[Any]) -> asyncio.Future[
     # A step's own future will do: a task around it would only cost time and make longer ids.
     if isinstance(awaitable, Call):
         return awaitable.future()
+    if not inspect.isawaitable(awaitable):
+        raise DefinitionError(
+            f"{reprlib.repr(awaitable)} is no call of a step, and cannot be awaited",
+            hint="Give calls: ctx.parallel([charge(a), charge(b)]), or the step and the items: ctx.map(charge, items).",
+        )
     return asyncio.ensure_future(awaitable, loop=loop)
 
 
@@ -179,13 +189,20 @@ async def _abandon(group: _Group, source: Iterator[Awaitable[Any]]) -> None:
 class LazyMap(Iterator[Awaitable[T]]):
     """`fn` applied to each item only when there is room for one more."""
 
-    __slots__ = ("_mapped",)
+    __slots__ = ("_fn", "_items")
 
-    def __init__(self, mapped: Iterator[Awaitable[T]]) -> None:
-        self._mapped = mapped
+    def __init__(self, fn: Callable[[Any], Awaitable[T]], items: Iterable[Any]) -> None:
+        self._fn = fn
+        self._items = iter(items)
 
     def __next__(self) -> Awaitable[T]:
-        return next(self._mapped)
+        made = self._fn(next(self._items))
+        if not inspect.isawaitable(made):
+            raise DefinitionError(
+                f"ctx.map() needs a step, and {getattr(self._fn, '__name__', self._fn)} returned {reprlib.repr(made)}",
+                hint="Give it a step, or a function that calls one; what only computes needs no ctx.map.",
+            )
+        return made
 
 
 def check_limit(concurrency: Any) -> int | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from threading import get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from ironflow.context.call import Call, JournaledStep
+from ironflow.context.call import Call, JournaledStep, give_up
 from ironflow.context.options import (
     StepOptions,
     checked_choice,
@@ -54,7 +55,7 @@ class Step(Generic[P, R]):
         loop = active_loops.get(get_ident())
         if loop is None:
             _refuse_outside(self.name, f"{self.fn.__name__}.fn(…)" if hasattr(self.fn, "__name__") else "STEP.fn(…)")
-        return JournaledStep(loop, self.spec, args, kwargs)
+        return JournaledStep(sys._getframe(1), loop, self.spec, args, kwargs)
 
     def using(self, **options: Unpack[StepOptions]) -> Step[P, R]:
         """The same step with other options: `charge.using(timeout="5s")(order)`. Given ones replace, others stay."""
@@ -161,11 +162,24 @@ class _StepDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
 
 
+def _refuse_call(made: Any) -> NoReturn:
+    """Say what to write to who has called the function before giving it away."""
+    name = getattr(made, "__name__", "f")
+    give_up(made)
+    awaited = f"Write `await {name}(…)`, or" if isinstance(made, Call) else "Write"
+    raise DefinitionError(
+        f"a step must be a function, and this is what a call of {name} returned",
+        hint=f"{awaited} `await ctx.step({name}, …)`: the function and its arguments.",
+    )
+
+
 def undecorated_spec(fn: Callable[..., Any], kind: str) -> StepSpec:
     """The spec of a plain function given to the context, remembered on the function where that is possible."""
     known: dict[str, StepSpec] | None = getattr(fn, "__dict__", {}).get("__ironflow_steps__")
     if known is not None and kind in known and known[kind].fn is fn:
         return known[kind]
+    if inspect.isawaitable(fn):
+        _refuse_call(fn)
     check_function(fn, "step")
     spec = StepSpec(fn, name_of(fn, None, "step"), kind=kind)
     if inspect.isfunction(fn):

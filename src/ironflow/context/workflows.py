@@ -175,7 +175,8 @@ def workflow(**options: Unpack[WorkflowOptions]) -> _WorkflowDecorator: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowOptions]) -> Any:
     """Make a workflow of a function that takes the context and at most one input.
 
-    The function may be `async def`, or `def`, which then runs in a thread and waits with `ctx.wait(...)`.
+    The function may be `async def`, or `def`, which then runs in a thread and waits with `ctx.wait(...)`. A default of
+    its input, `n: int = 12`, is the input of a run that is started without one; None counts as none.
 
     Args:
         fn: the function, where the decorator stands without brackets.

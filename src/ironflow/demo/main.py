@@ -38,6 +38,9 @@ def main(db: str | None = None, postgres: bool = False, json: bool = False) -> i
     Returns:
         0 if everything that is claimed was checked and holds, 1 if something does not hold or the demo could
         not be played, 2 where it cannot be played at all (no SIGKILL, no PostgreSQL), 130 if it was stopped.
+
+    Raises:
+        InvalidSettings, StoreError: the database cannot be used.
     """
     console = Console(stderr=json)
     if os.name != "posix":

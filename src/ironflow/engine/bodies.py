@@ -12,6 +12,7 @@ import contextvars
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -105,22 +106,28 @@ class Bodies:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ironflow-step")
         self._loop = asyncio.get_running_loop()
 
-    def start(self, owner: Owner, step: StepRun, head: RunHead, context: contextvars.Context) -> Body:
-        """Run a body in a copy of `context`. Its `owner` hears of the end through `body_ended`, on this loop."""
+    def start(
+        self, owner: Owner, step: StepRun, head: RunHead, context: contextvars.Context, generation: int = 1
+    ) -> Body:
+        """Run a body in a copy of `context`. Its `owner` hears of the end through `body_ended`, on this loop.
+
+        Args:
+            generation: the attempt that last restarted the run.
+        """
         earlier: Body | None = step.body
         body = step.body = Body(owner, step, head)
         if earlier is not None and earlier.info is not None:
             body.told = earlier.info.latest if earlier.info.latest is not None else earlier.told
         # Not by the loop's create_task: with an eager task factory (Python 3.12) the body would run at once, and end
         # before its segment has heard of it.
-        body.task = asyncio.Task(self._run(body), loop=self._loop, context=context.copy())
+        body.task = asyncio.Task(self._run(body, generation), loop=self._loop, context=context.copy())
         return body
 
     def close(self) -> None:
         """Take no more threads. Bodies that still run in one are left behind: their results are dropped anyway."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, body: Body) -> None:
+    async def _run(self, body: Body, generation: int) -> None:
         step, spec, head = body.step, body.step.spec, body.head
         try:
             if body.cancelled:
@@ -133,6 +140,7 @@ class Bodies:
                 name=spec.name,
                 attempt=step.try_no,
                 fence=head.execution_seq,
+                generation=generation,
                 deadline=self._deadline(spec.timeout_ms),
                 last_heartbeat=body.told,
             )
@@ -221,7 +229,7 @@ class Bodies:
 
         def rearm() -> None:
             until = loop.time() + silence
-            if not limit.expired():
+            with suppress(RuntimeError):  # the body has ended, or its time is over
                 limit.reschedule(until if total is None else min(until, started + total))
 
         def beat(details: Any) -> None:

@@ -17,10 +17,6 @@ from ironflow.engine.workflow_task import WorkflowTask
 #: Code that catches its own closing and awaits again is asked this often before it is given up.
 CLOSE_TRIES = 100
 
-# What would not close. Were it collected, the interpreter would try once more, at a time of its own choosing.
-_unclosable: list[Any] = []
-
-
 class WorkflowClosed(BaseException):
     """Raised where code waits when its instance is closed, and by every request it makes after that.
 
@@ -51,7 +47,16 @@ def _throw_until_ended(thrown_into: Any) -> None:
         except BaseException:
             return  # however it ended, nobody is waiting for the result
         # It awaits something on its way out (a TaskGroup its tasks, say): once more, at that new place.
-    _unclosable.append(thrown_into)
+    _keep_for_ever(thrown_into)
+
+
+def _keep_for_ever(unclosable: Any) -> None:
+    """Were it collected, the interpreter would try to close it once more, at a time of its own choosing; the last such
+    time is its exit, which would not end. So one reference is counted that nobody holds.
+    """
+    import ctypes  # rare enough to be loaded where it is needed
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(unclosable))
 
 
 def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
@@ -65,4 +70,4 @@ def close_generator(generator: AsyncGenerator[Any, Any]) -> None:
         except BaseException:
             continue  # it ended, or yielded once more
         _throw_until_ended(throwing)
-    _unclosable.append(generator)
+    _keep_for_ever(generator)

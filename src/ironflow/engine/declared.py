@@ -1,7 +1,8 @@
 """A workflow by what its workers declared of it: enough to start a run where the code is not.
 
-What only the code can do is left to the worker: the input is checked for being JSON, and for being there where the
-workflow has declared that it needs one; it is decoded by the worker, by its annotation.
+What only the code can do is left to the worker: the input is checked for being JSON, for being there where the workflow
+has declared that it needs one, and for what could never fit the declared schema; it is decoded by the worker, by its
+annotation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def unknown(name: str, known: Iterable[str]) -> WorkflowUnknown:
     names = sorted(known)
     return WorkflowUnknown(
         f"no worker has registered a workflow {name!r}",
-        hint=f"Known: {', '.join(names) or 'none'}. Start a worker that has it.",
+        hint=f"Known: {', '.join(names) or 'none'}. Start a worker that has it: `ironflow worker FILE`.",
         details={"known": names},
     )
 
@@ -64,6 +65,7 @@ def checked(name: str, told: object) -> dict[str, Any]:
         "lanes": lanes,
         "keyed_limit": _number(name, told, "keyed_limit", 1),
         "input_schema": schema,
+        "input_default": told.get("input_default"),
         "doc": doc,
         "compatible": versions,
     }
@@ -108,6 +110,7 @@ class Declared:
         "_lanes",
         "_stored",
         "compatible",
+        "default",
         "doc",
         "input_schema",
         "max_recoveries",
@@ -131,6 +134,8 @@ class Declared:
         self.timeout_ms: int | None = definition.get("timeout_ms")
         self.max_recoveries: int | None = definition.get("max_recoveries")
         self.input_schema: dict[str, Any] | None = definition.get("input_schema")
+        #: in the form in which values are stored
+        self.default: Any = definition.get("input_default")
         self.doc: str | None = definition.get("doc")
         self._lanes: list[dict[str, Any]] | None = definition.get("lanes", [])
         self._keyed_limit: int | None = definition.get("keyed_limit")
@@ -148,15 +153,31 @@ class Declared:
 
         return StoredForm() if self._stored else codec_for(Any)
 
-    def check_missing(self, value: Any) -> None:
-        """Refuse to start without an input what needs one.
+    def encode_input(self, value: Any, limit: int) -> str:
+        """The text of an input, the default in place of none; it is refused if the code could never take it.
 
         Raises:
-            InvalidInput: it is None, and the workflow has declared that it takes none.
+            InvalidInput: it is None, and the workflow has declared that it needs one, or it cannot fit the schema.
+            PayloadError: it cannot be stored.
         """
+        from ironflow.codec.misfit import misfit
+        from ironflow.codec.values import StoredForm
+
+        if value is None and self.default is not None:
+            return StoredForm().encode(self.default, path="input", limit=limit)
         if value is None and self._needs_input:
-            hint = f"Its schema: {json.dumps(self.input_schema, ensure_ascii=False)[:_SHOWN]}"
-            raise InvalidInput(f"workflow {self.name} needs an input, and got none or null", hint=hint)
+            raise self._refused(f"workflow {self.name} needs an input, and got none or null")
+        text = self.input.encode(value, path="input", limit=limit)
+        found = None if self.input_schema is None else misfit(self.input_schema, value, "input")
+        if found is not None:
+            told = f"{found.place}: {found.problem}"
+            errors = [{"at": found.place, "problem": told}]
+            raise self._refused(f"the input does not fit workflow {self.name}: {told}", errors=errors)
+        return text
+
+    def _refused(self, message: str, **details: Any) -> InvalidInput:
+        hint = f"Its schema: {json.dumps(self.input_schema, ensure_ascii=False)[:_SHOWN]}"
+        return InvalidInput(message, hint=hint, details=details)
 
     def in_lane(self, key: str | None) -> Declared:
         """The same for a run that belongs to this one of the workflow's lanes, as a program with the code has told."""

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
-from ironflow.errors import DefinitionError, InvalidInput
+from ironflow.errors import DefinitionError, InvalidInput, PayloadError, PayloadRejected
 from ironflow.model.capacity import LARGEST_LIMIT
 from ironflow.model.ids import check_text, join_tags
 from ironflow.model.retry import RetryPolicy
@@ -176,8 +176,11 @@ class WorkflowSpec:
         self.priority = priority
         self.worker_tags = worker_tags
         self.is_async = is_async_function(fn)
-        self._input_name = _input_parameter(fn, name)
-        self.has_input = self._input_name is not None
+        parameter = _input_parameter(fn, name)
+        self._input_name = None if parameter is None else parameter.name
+        self.has_input = parameter is not None
+        #: the input of a run that is started without one; None: there is no default, or None itself is the input
+        self.default: Any = None if parameter is None or parameter.default is parameter.empty else parameter.default
 
     @functools.cached_property
     def input(self) -> Codec:
@@ -196,6 +199,10 @@ class WorkflowSpec:
 
         return result_codec(self.fn)
 
+    def given(self, value: Any) -> Any:
+        """The input that a start means: the default of the signature stands for one that is left out, or None."""
+        return self.default if value is None else value
+
     def lanes(self, value: Any) -> list[tuple[str, int]]:
         """The lanes that a run with this input counts in by its workflow's own limit, each with the limit."""
         if self.lane is None:
@@ -207,7 +214,7 @@ class WorkflowSpec:
         """Which of the workflow's lanes an input belongs to; None where that does not depend on it."""
         if self.lane is None or self.lane.key is None:
             return None
-        key = str(self.lane.key(value))
+        key = str(self.lane.key(self.given(value)))
         check_text(key, "the lane's key", empty=True)
         return key
 
@@ -215,7 +222,8 @@ class WorkflowSpec:
         """What a start needs to know where the code is not; `declared.Declared` reads it.
 
         `lanes` is None where they depend on the input, and `keyed_limit` is then the limit of each of them;
-        `input_schema` is None where the annotation has no JSON schema.
+        `input_schema` is None where the annotation has no JSON schema. `input_default` is in the form in which values
+        are stored; None where there is none, or none that could be stored: then a start has to bring an input.
         """
         from ironflow.codec.schema import schema_of
 
@@ -228,9 +236,18 @@ class WorkflowSpec:
             "lanes": None if limits is None else [{"name": name, "limit": limit} for name, limit in limits],
             "keyed_limit": self.lane.limit if keyed and self.lane is not None else None,
             "input_schema": schema_of(self.input),
+            "input_default": self._stored_default(),
             "doc": inspect.getdoc(self.fn),
             "compatible": list(self.compatible),
         }
+
+    def _stored_default(self) -> Any:
+        if self.default is None:
+            return None
+        try:
+            return json.loads(self.input.encode(self.default, path="input"))
+        except PayloadError:
+            return None
 
     def __repr__(self) -> str:
         return f"WorkflowSpec({self.name!r}, version={self.version!r})"
@@ -239,6 +256,27 @@ class WorkflowSpec:
 def seen(spec: WorkflowSpec) -> WorkflowSeen:
     """What a worker that has this workflow leaves in the database of it."""
     return WorkflowSeen(spec.name, spec.version, join_tags(spec.worker_tags), json.dumps(spec.definition()))
+
+
+def unfit(workflow: str, error: PayloadError, codec: Codec | None) -> InvalidInput:
+    """What is said of an input that cannot be stored or read: the input is to be changed, and not the code.
+
+    Args:
+        workflow: its name.
+        error: what the codec said.
+        codec: of the input, where the code is at hand.
+    """
+    from ironflow.codec.schema import shape
+
+    hint = error.hint or ""
+    if hint == PayloadRejected.advice:
+        hint = "" if codec is None else f"Expected: {shape(codec.annotation)}"
+    where = str(error.details.get("path", "input"))
+    return InvalidInput(
+        f"the input does not fit workflow {workflow}: {error.message}",
+        hint=hint,
+        details={"errors": [{"at": where, "problem": error.message}]},
+    )
 
 
 _ONE_TRY = RetryPolicy()
@@ -300,13 +338,15 @@ def is_async_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - its own method, if it has one
 
 
-def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:
+def _input_parameter(fn: Callable[..., Any], name: str) -> inspect.Parameter | None:
     parameters = list(inspect.signature(fn).parameters.values())
     fine = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(p.kind not in fine for p in parameters):
         shown = ", ".join(str(p) for p in parameters)
         raise DefinitionError(
             f"workflow {name} is defined with ({shown}); it takes the context and at most one input",
-            hint="Put several inputs into one dataclass or model: fields can be added later.",
+            hint="Put several inputs into one dataclass or model: fields can be added later."
+            if len(parameters) > 2
+            else f"Write {name}(ctx: ironflow.Context) or, with an input, {name}(ctx: ironflow.Context, order: Order).",
         )
-    return parameters[1].name if len(parameters) == 2 else None
+    return parameters[1] if len(parameters) == 2 else None

@@ -193,12 +193,13 @@ def _journal(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
         return
     for breach in fold(events).breaches:
         yield _rule_of(breach), breach
-    yield from _started_again(events)
 
 
 def _rule_of(breach: str) -> str:
     if "not dense" in breach:
         return "I4"
+    if "completed at seq" in breach:
+        return "I2"  # its result was handed on
     return "I1" if "was written by execution_seq" in breach else "I3"
 
 
@@ -208,25 +209,6 @@ def _unreadable(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
             event.data()
         except ValueError as error:
             yield "I8", f"the payload of seq {event.seq} ({event.kind}) cannot be read: {error}"
-
-
-def _started_again(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
-    """A completed step is the one thing that must never be executed again: its result was handed on."""
-    completed: dict[str, int] = {}
-    for event in events:
-        step_id = event.step_id or ""
-        if event.kind == j.STEP_COMPLETED:
-            if step_id in completed:
-                yield "I2", f"{step_id} completed at seq {completed[step_id]} and again at seq {event.seq}"
-            completed[step_id] = event.seq
-        elif event.kind == j.STEP_STARTED and step_id in completed:
-            yield (
-                "I2",
-                f"{step_id} completed at seq {completed[step_id]} and was started again at seq {event.seq}",
-            )
-        elif event.kind in (j.RUN_RETRYING, j.RUN_REOPENED) and event.data().get("mode") == "restart":
-            # Any other new attempt keeps them all: what it names as failed is never a step that completed.
-            completed.clear()
 
 
 def _against_row(row: RunRow, view: Folded) -> Iterator[tuple[str, str]]:

@@ -138,7 +138,7 @@ def _stored(e: Execution, returned: Returned) -> Returned | Raised:
     """Store what the code returned. What cannot be stored fails the run, once: it would be returned again."""
     if returned.value is not None or e.output is None:
         try:
-            e.output = e.spec.output.encode(returned.value, path="output", limit=e.limit)
+            e.output = e.spec.output.encode(returned.value, path=f"{e.spec.name} output", limit=e.limit)
         except Exception as refused:  # whatever storing it raised
             e.verdict = Raised(refused)
             return e.verdict

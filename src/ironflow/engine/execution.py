@@ -26,7 +26,7 @@ from ironflow.engine.ledger import Ledger
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, STOPPING, WANTED, Plan, StepRun
 from ironflow.engine.reconcile import Done, NotDone
 from ironflow.engine.requests import Completed, Fact, Failed, Fired
-from ironflow.errors import PayloadError, RunTimeout, StepFailed
+from ironflow.errors import PayloadError, RunTimeout, StepFailed, StepInterrupted
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 
@@ -136,6 +136,11 @@ class Execution(Ledger):
                 self.ended(step, now, None, refused)
             else:
                 self.ended(step, now, text, None, value)
+        elif step.state == EXECUTING and self.undo is not None and not isinstance(answer, NotDone):
+            # A run that is being undone comes to its end, and is not held: what is unknown is told with that end.
+            self.executing -= 1
+            message = f"step {step.id} was cut off, and `reconcile` does not know whether it took effect"
+            self.fail(step, error or StepInterrupted(message))
         elif step.state == EXECUTING:
             self.executing -= 1
             self.want(step)

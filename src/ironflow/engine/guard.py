@@ -5,9 +5,10 @@ audit hook sees files, sockets and processes being opened, and thin wrappers aro
 `time`, `random`, `uuid` and `os` see the rest. All of them do nothing but one look-up unless
 this thread is executing workflow code, so steps and the rest of the program pay some tens of nanoseconds.
 
-What is seen is told once per line of the author's code: the place named is the line in the author's file from which
-the call came, whichever library made it, because that is the line to change. In production it is a warning and the run
-goes on, since stopping a run that has charged a card helps nobody; a `strict` engine (development, tests) raises.
+What is seen is told once for each line of the author's code and each kind of thing that it does: the place named is the
+line in the author's file from which the call came, whichever library made it, because that is the line to change. In
+production it is a warning and the run goes on, since stopping a run that has charged a card helps nobody; a `strict`
+engine (development, tests) raises.
 
 What is not seen: functions imported by name before the guard was installed, `datetime.now` (a method of a type that
 cannot be wrapped; `ctx.now()` takes its place), and C extensions. Imports, tracebacks, warnings and logging open files
@@ -100,7 +101,7 @@ _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "plat
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 _originals: list[tuple[Any, str, Any]] = []
-_warned: set[tuple[str, int]] = set()
+_warned: set[tuple[str, int, str]] = set()
 _hooked = False
 
 
@@ -155,8 +156,8 @@ def _judge(loop: WorkflowLoop, what: str, instead: str, frame: FrameType) -> Non
     message = f"workflow code {what} ({site[0]}:{site[1]}, run {loop.run_id})"
     if loop.strict:
         raise ForbiddenInWorkflow(message, hint=f"{instead[0].upper()}{instead[1:]}.")
-    if site not in _warned and len(_warned) < _REMEMBERED_SITES:
-        _warned.add(site)
+    if (*site, what) not in _warned and len(_warned) < _REMEMBERED_SITES:
+        _warned.add((*site, what))
         log.warning("%s; a replay will see something else: %s", message, instead)
 
 

@@ -74,6 +74,7 @@ class History:
         "begun",
         "carried",
         "compensations",
+        "completed",
         "exhausted",
         "facts",
         "failing",
@@ -114,6 +115,8 @@ class History:
         self.slots: dict[str, str] = {}
         self.facts: list[RecordedFact] = []
         self.carried: dict[str, RecordedFact] = {}
+        #: steps whose result stands until a restart: it was handed on, so whatever follows of them counts for nothing
+        self.completed: set[str] = set()
         #: due times of the timers that outlived a segment, ms; fired ones too
         self.timers: dict[str, int] = {}
         self.notes: set[tuple[str, str]] = set()
@@ -140,7 +143,7 @@ class History:
         for event in events:
             history.last_seq = event.seq
             handler = _INDEX.get(event.kind)
-            if handler is not None:
+            if handler is not None and not (event.step_id in history.completed and event.kind in _OF_A_TRY):
                 handler(history, event, parse(event.payload) if event.payload else {})
         return history
 
@@ -191,6 +194,8 @@ def _step_fact(history: History, event: Event, data: dict[str, Any]) -> None:
     record.state = ENDED
     record.ended_tries += 1
     record.tries_in_attempt += 1
+    if event.kind == j.STEP_COMPLETED:
+        history.completed.add(step_id)
     _take_slot(history, step_id)
     history.facts.append(RecordedFact(event.seq, event.kind, step_id, data.get("t", event.at), data))
 
@@ -286,6 +291,7 @@ def _open_attempt(history: History, data: dict[str, Any]) -> None:
     if data.get("mode", "resume") == "restart":
         history.fresh, history.generation = True, history.attempt
         history.carried.clear()
+        history.completed.clear()
         history.notes.clear()
         history.compensations.clear()
         history.warnings = 0
@@ -305,6 +311,11 @@ def _forget(history: History, step_ids: Iterable[str]) -> None:
         record = history.recorded[step_id]
         record.state, record.input_hash, record.tries_in_attempt = None, None, 0
 
+
+#: What is told of a try of a step.
+_OF_A_TRY = frozenset({
+    j.STEP_STARTED, j.STEP_COMPLETED, j.STEP_FAILED, j.STEP_RETRYING, j.STEP_INTERRUPTED, j.STEP_CANCELLED,
+})  # fmt: skip
 
 #: What each kind of event adds to a history, given its payload.
 _INDEX: dict[str, Callable[[History, Event, dict[str, Any]], None]] = {

@@ -217,15 +217,21 @@ class Instance:
         for request in list(loop.open.values()):
             loop.withdraw(request)
         loop.forget_finished_tasks()
-        names = [call.name for call in loop.unstarted.values()]
+        names = [f"{call.name} ({call.place})" for call in loop.unstarted.values()]
         loop.unreported.extend(f"the call of {name} was never awaited" for name in names)
         if names and isinstance(self.outcome, Returned):
-            self.outcome = Raised(_not_awaited("the workflow returned", names))
+            self.outcome = Raised(self._not_awaited("the workflow returned", names))
         elif names and isinstance(self.outcome, Raised) and _took_a_call_for_a_value(self.outcome.error):
             error = self.outcome.error
-            forgotten = _not_awaited(f"the workflow failed ({type(error).__name__}: {error})", names)
+            forgotten = self._not_awaited(f"the workflow failed ({type(error).__name__}: {error})", names)
             forgotten.__cause__ = error
             self.outcome = Raised(forgotten)
+
+    def _not_awaited(self, what: str, names: list[str]) -> StepNotAwaited:
+        hint = "Did you forget `await`? Write it before the call, or hand the call to a task; alone it does nothing."
+        if not self.spec.is_async:
+            hint = "Did you forget `ctx.wait(…)`? Write it around the call; alone it does nothing."
+        return StepNotAwaited(f"{what}, and never awaited its call of {', '.join(names)}", hint=hint)
 
     def _outcome(self) -> Returned | Raised:
         if self.loop.fault is not None:
@@ -255,13 +261,6 @@ def _fail(future: Any) -> Callable[[BaseException], None]:
         future._log_traceback = False  # whether anyone awaits it is the journal's concern, not the collector's
 
     return act
-
-
-def _not_awaited(what: str, names: list[str]) -> StepNotAwaited:
-    return StepNotAwaited(
-        f"{what}, and never awaited its call of {', '.join(names)}",
-        hint="Did you forget `await`? Write it before the call, or hand the call to a task; alone it does nothing.",
-    )
 
 
 #: How Python names a call of the context in its complaints about what one cannot do with it.

@@ -84,7 +84,7 @@ class StepRun:
             IronflowError: they do not fit the signature, or cannot be stored.
         """
         call = self.call
-        text, args, kwargs = self.spec.arguments.snapshot(call.args, call.kwargs, limit=limit)
+        text, args, kwargs = self.spec.arguments.snapshot(call.args, call.kwargs, path=f"{call.id} args", limit=limit)
         self.args_text, self.copies = text, (args, kwargs)
         # BLAKE2 takes a third of the time of SHA-256 on texts of this size; 64 bits tell inputs of one run apart.
         self.input_hash = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

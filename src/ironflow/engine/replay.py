@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ironflow.codec.values import encode_any
 from ironflow.engine.blame import blamed, revived
+from ironflow.engine.definitions import WorkflowSpec, unfit
 from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYING, STARTED, RecordedFact
 from ironflow.engine.instance import UnknownFact
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, StepRun
@@ -24,7 +25,6 @@ from ironflow.errors import PayloadError, ReplayDivergence, StepInterrupted
 from ironflow.model import journal as j
 
 if TYPE_CHECKING:
-    from ironflow.engine.definitions import WorkflowSpec
     from ironflow.engine.execution import Execution
     from ironflow.engine.history import History, RecordedStep
     from ironflow.engine.ledger import Ledger
@@ -49,7 +49,7 @@ def input_of(spec: WorkflowSpec, history: History) -> Any:
 
     Raises:
         ReplayDivergence: the run has begun, and its input no longer fits the type the code wants.
-        PayloadRejected: the same of a run that has not begun.
+        InvalidInput: the same of a run that has not begun.
     """
     if not spec.has_input:
         return None
@@ -57,7 +57,7 @@ def input_of(spec: WorkflowSpec, history: History) -> Any:
         return spec.input.validate(history.input, path="input")
     except PayloadError as error:
         if not history.started:
-            raise
+            raise unfit(spec.name, error, spec.input) from error
         raise ReplayDivergence(
             "input", f"another input ({error.message})", "an input of another type"
         ) from error

@@ -367,7 +367,7 @@ class Segment:
                 context = self.watch.starting(step.id, step.spec.name, step.try_no, context)
             body = self.host.adopt(self.head.run_id, step)
             if body is None:
-                body = self.host.bodies.start(self, step, self.head, context)
+                body = self.host.bodies.start(self, step, self.head, context, self.execution.history.generation)
             if body.owner is not self:
                 body.owner, body.step, step.body = self, step, body
                 if body.task is not None and body.task.done():

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from ironflow.codec.arguments import digest
 from ironflow.codec.values import encode_any
 from ironflow.engine.declared import Declared
-from ironflow.engine.definitions import WorkflowSpec
+from ironflow.engine.definitions import WorkflowSpec, unfit
 from ironflow.engine.registry import default_route
 from ironflow.errors import (
     ConcurrencyConflict,
@@ -77,7 +77,8 @@ def new_run(
     """The row of a new run, the payload of its `run_created`, and the lanes it counts in.
 
     Args:
-        spec: the workflow, or what its workers declared of it: then the input is JSON data, checked for nothing else.
+        spec: the workflow, or what its workers declared of it: then the input is JSON data, and what could never fit is
+            refused.
         value: the input.
         options: see `Start`.
         now: database time, milliseconds since 1970.
@@ -276,16 +277,16 @@ class _At:
 def _input(spec: WorkflowSpec | Declared, value: Any, limit: int) -> str:
     if not spec.has_input:
         if value is not None:
-            raise InvalidInput(f"workflow {spec.name} takes no input, got {type(value).__name__}")
+            raise InvalidInput(
+                f"workflow {spec.name} takes no input, got {type(value).__name__}", hint="Start it without one."
+            )
         return "null"
-    if isinstance(spec, Declared):  # with the code at hand, its annotation says so
-        spec.check_missing(value)
     try:
-        return spec.input.encode(value, path="input", limit=limit)
+        if isinstance(spec, Declared):
+            return spec.encode_input(value, limit)
+        return spec.input.encode(spec.given(value), path="input", limit=limit)
     except PayloadError as error:
-        problem = f"the input does not fit workflow {spec.name}: {error}"
-        where = str(error.details.get("path", "input"))
-        raise InvalidInput(problem, details={"errors": [{"at": where, "problem": error.message}]}) from error
+        raise unfit(spec.name, error, spec.input if isinstance(spec, WorkflowSpec) else None) from error
 
 
 def _route(spec: WorkflowSpec | Declared, options: Start, scope: Scope) -> str:

@@ -28,8 +28,9 @@ class StepInfo:
             not end, so its repetition has the same number, and with it the same key.
         idempotency_key: send it to whatever can recognise a repetition; equal for repetitions of one try (after a
             crash), new for every try that a retry policy or a person grants: that one is meant to be executed.
-        call_key: the same for every try of this call, retries included. Send this one where a try that failed may
-            have taken effect all the same (a bank that timed out), and the receiver must act once.
+        call_key: the same for every try of this call, retries and recoveries included; new after a restart of the run,
+            which makes every call anew. Send this one where a try that failed may have taken effect all the same (a
+            bank that timed out), and the receiver must act once.
         fence: the segment's number; a later owner of the run has a higher one. Hand it to systems that can
             refuse older writers.
         deadline: when this try times out (aware), or None.
@@ -43,6 +44,7 @@ class StepInfo:
         "cancelled",
         "deadline",
         "fence",
+        "generation",
         "last_heartbeat",
         "latest",
         "name",
@@ -61,6 +63,7 @@ class StepInfo:
         name: str,
         attempt: int,
         fence: int,
+        generation: int = 1,
         deadline: datetime | None = None,
         last_heartbeat: Any = None,
         on_heartbeat: Callable[[Any], None] | None = None,
@@ -71,6 +74,8 @@ class StepInfo:
         self.name = name
         self.attempt = attempt
         self.fence = fence
+        #: the attempt that last restarted the run; 1: none did
+        self.generation = generation
         self.deadline = deadline
         self.last_heartbeat = last_heartbeat
         self.latest: Any = None
@@ -85,7 +90,7 @@ class StepInfo:
     @property
     def call_key(self) -> str:
         """See the class."""
-        return call_key(self.run_id, self.step_id)
+        return call_key(self.run_id, self.step_id, self.generation)
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the body is alive, and remember `details` (how far it has come) for a later try on this worker.
@@ -110,6 +115,6 @@ def step_info() -> StepInfo:
     if info is None:
         raise StepOutsideWorkflow(
             "step_info() was called where no step is running",
-            hint="Call it inside a step's body; in a unit test, set ironflow.context.info.current first.",
+            hint="Call it inside a step's body; in a unit test, inside `with ironflow.testing.step_info():`.",
         )
     return info

@@ -23,7 +23,7 @@ from itertools import repeat
 from threading import get_ident
 from typing import Any, NoReturn, cast
 
-from ironflow.engine.closing import WorkflowClosed, close_generator, close_task
+from ironflow.engine.closing import CLOSE_TRIES, WorkflowClosed, close_generator, close_task
 from ironflow.engine.loop_base import LoopBase, Ready, describe, due_ms, text_of
 from ironflow.engine.requests import CancelStep, CancelTimer, Opened, Request, StartTimer, StepCall
 from ironflow.engine.task_origin import TaskOrigins
@@ -95,6 +95,7 @@ class WorkflowLoop(LoopBase):
         self._origins = TaskOrigins()
         self._number = (seed * 0x9E3779B97F4A7C15) & ((1 << _HASH_BITS) - 1)
         self._closed = False
+        self._refusals = 0
 
     # ---- activation
 
@@ -249,7 +250,8 @@ class WorkflowLoop(LoopBase):
             self._refuse_outsider(coro)
         if self._closed:
             coro.close()
-            raise WorkflowClosed
+            self._refuse_closed()
+            return cast(WorkflowTask, self.create_future())
         if options.get("eager_start"):
             raise ForbiddenInWorkflow(
                 "eager tasks start in an order that differs between Pythons", hint="Leave eager_start out."
@@ -320,7 +322,8 @@ class WorkflowLoop(LoopBase):
     def request(self, request: Opened) -> RequestFuture:
         """Ask for a step or a timer. The future gets the answer; cancelling it withdraws the request."""
         if self._closed:
-            raise WorkflowClosed
+            self._refuse_closed()
+            return RequestFuture(loop=self)
         future = RequestFuture(loop=self)
         future.request = request
         request.waiter = future
@@ -331,7 +334,7 @@ class WorkflowLoop(LoopBase):
     def ask_note(self, note: Request) -> None:
         """Add a note to this activation's requests."""
         if self._closed:
-            raise WorkflowClosed
+            self._refuse_closed()
         self.requests.append(note)
 
     def withdraw(self, request: Opened) -> None:
@@ -366,6 +369,14 @@ class WorkflowLoop(LoopBase):
         self.unstarted.clear()
         self.requests = []
         self._ready.clear()
+
+    def _refuse_closed(self) -> None:
+        """Refuse a request of code that is being closed. What catches that for ever is given something to wait for: it
+        would never give the thread back.
+        """
+        self._refusals += 1
+        if self._refusals <= CLOSE_TRIES:
+            raise WorkflowClosed
 
     def _close_all(self, _: None) -> None:
         for task in self.tasks:

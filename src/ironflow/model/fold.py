@@ -86,6 +86,8 @@ class Folded:
     open: dict[str, StepView] = field(default_factory=dict)
     #: how many steps are in each state
     tally: Counter[str] = field(default_factory=Counter)
+    #: the steps whose result stands until a restart, and the seq of it
+    completed: dict[str, int] = field(default_factory=dict)
     breaches: list[str] = field(default_factory=list)
     ended_in_epoch: bool = False
 
@@ -157,13 +159,6 @@ def _created(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.input_at = event.seq if event.payload == j.APART else None
 
 
-def _to(state: str) -> Handler:
-    def move(view: Folded, event: Event, data: dict[str, Any]) -> None:
-        view.state = state
-
-    return move
-
-
 def _suspended(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.due_at = _named_state(view, event, data, runs.SLEEPING), data.get("due")
 
@@ -211,8 +206,7 @@ def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.due_at = runs.RETRYING, data.get("due")
     view.attempt += 1
     view.retry_count += 1
-    if data.get("mode") == "restart":  # what it noted down is forgotten, and noted again
-        view.warnings = view.compensations = 0
+    _forget(view, data)
 
 
 def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -221,13 +215,23 @@ def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
         view.state = runs.CANCELLING
 
 
+def _compensating(view: Folded, event: Event, data: dict[str, Any]) -> None:
+    view.state = runs.CANCELLING
+
+
 def _reopened(view: Folded, event: Event, data: dict[str, Any]) -> None:
     view.state, view.epoch, view.attempt = runs.PENDING, view.epoch + 1, view.attempt + 1
     view.ended_in_epoch, view.ended_at, view.error, view.reason = False, None, None, None
     view.undo_errors, view.hold = {}, None
     view.consecutive_recoveries = view.retry_count = 0
+    _forget(view, data)
+
+
+def _forget(view: Folded, data: dict[str, Any]) -> None:
+    """What a restart forgets: what the run noted down is noted again, and every step executes again."""
     if data.get("mode") == "restart":
         view.warnings = view.compensations = 0
+        view.completed.clear()
 
 
 def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -246,6 +250,8 @@ def _ended(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 def _step_started(view: Folded, event: Event, data: dict[str, Any]) -> None:
     step_id = event.step_id or ""
+    if _stands(view, event, "was started again"):
+        return
     step = view.steps.get(step_id) or _appears(view, step_id, data.get("kind", "tool"))
     _move(view, step, event, steps.RUNNING)
     step.due_at = None
@@ -255,19 +261,22 @@ def _step_started(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 def _step_ended(state: str) -> Handler:
     def end(view: Folded, event: Event, data: dict[str, Any]) -> None:
+        if _stands(view, event, "again" if state == steps.COMPLETED else f"became {state}"):
+            return
         step = view.steps.get(event.step_id or "")
         if step is None and state == steps.FAILED:  # refused at the call: there was no try
             step = _appears(view, event.step_id or "")
         if step is None:
             view.breaches.append(f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started")
             return
-        if step.state == steps.INTERRUPTED and state in _OWN_ENDS and _ran_on(step.tries[-1], data):
+        if step.state == steps.INTERRUPTED and state in _OWN_ENDS and _ran_on(step.tries, data):
             last = step.tries[-1]
             last.state, last.ended_at, last.error = state, event.at, data.get("error")
         _end_try(view, step, event, state, data.get("error"))
         step.due_at = data.get("due")
         if state == steps.COMPLETED:
             step.result = data.get("result")
+            view.completed[step.step_id] = event.seq
             view.apart.pop(step.step_id, None)
             if event.payload == j.APART:
                 view.apart[step.step_id] = event.seq
@@ -276,12 +285,21 @@ def _step_ended(state: str) -> Handler:
     return end
 
 
-def _ran_on(last: Try, data: dict[str, Any]) -> bool:
+def _stands(view: Folded, event: Event, what: str) -> bool:
+    """Whether the event is about a step whose result stands: it was handed on, and whatever follows is a breach."""
+    seq = view.completed.get(event.step_id or "")
+    if seq is None:
+        return False
+    view.breaches.append(f"{event.step_id} completed at seq {seq} and {what} at seq {event.seq}")
+    return True
+
+
+def _ran_on(tries: list[Try], data: dict[str, Any]) -> bool:
     """Whether a step that ends without having begun again was not cut off by the pause after all: a body in a thread
     goes on meanwhile, and what it came to is recorded when the run goes on.
     """
     error = data.get("error") or {}
-    return last.error == _BY_PAUSE and error.get("type") != _CUT_OFF
+    return bool(tries) and tries[-1].error == _BY_PAUSE and error.get("type") != _CUT_OFF
 
 
 def _skipped(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -364,7 +382,7 @@ _FOLD: dict[str, Handler] = {
     j.RUN_UNPAUSED: _unpaused,
     j.RUN_RETRYING: _retrying,
     j.CANCEL_REQUESTED: _cancel_requested,
-    j.RUN_COMPENSATING: _to(runs.CANCELLING),
+    j.RUN_COMPENSATING: _compensating,
     j.RUN_REOPENED: _reopened,
     j.RUN_SUCCEEDED: _ended,
     j.RUN_FAILED: _ended,

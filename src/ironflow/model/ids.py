@@ -105,9 +105,13 @@ def idempotency_key(run_id: str, step_id: str, attempt: int) -> str:
     return hashlib.sha256(f"{run_id}|{step_id}|{attempt}".encode()).hexdigest()
 
 
-def call_key(run_id: str, step_id: str) -> str:
-    """The key of a call, whatever its try: sha256, hex, of `run_id|step_id`. For who must act once per call."""
-    return hashlib.sha256(f"{run_id}|{step_id}".encode()).hexdigest()
+def call_key(run_id: str, step_id: str, generation: int = 1) -> str:
+    """The key of a call, whatever its try: sha256, hex, of `run_id|step_id`. For who must act once per call.
+
+    A restart executes calls anew, often after they were undone: `|restart N` follows, N the attempt that restarted.
+    """
+    restart = f"|restart {generation}" if generation > 1 else ""
+    return hashlib.sha256(f"{run_id}|{step_id}{restart}".encode()).hexdigest()
 
 
 def token_hash(token: str) -> str:

@@ -95,14 +95,19 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """A number of JSON.
+
+    Raises:
+        ValueError: it is too large for one.
+    """
     number = float(text)
     if number in (float("inf"), float("-inf")):
         raise ValueError("a number is too large")
     return number
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, parse_float=finite)
 
 
 def read_payload(text: str | None) -> dict[str, Any]:

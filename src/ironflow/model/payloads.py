@@ -18,7 +18,7 @@ from ironflow.model.moment import LATEST_MS
 #: A check gives what the value must be, or None where it is that.
 Check = Callable[[Any], "str | None"]
 #: A number that every column holds.
-_LARGEST: Final = (1 << 31) - 1
+LARGEST: Final = (1 << 31) - 1
 
 
 def _time(value: Any) -> str | None:
@@ -27,11 +27,11 @@ def _time(value: Any) -> str | None:
 
 
 def _count(value: Any) -> str | None:
-    return None if type(value) is int and 0 <= value <= _LARGEST else "a whole number that is not negative"
+    return None if type(value) is int and 0 <= value <= LARGEST else "a whole number that is not negative"
 
 
 def _number(value: Any) -> str | None:
-    return None if type(value) is int and 1 <= value <= _LARGEST else "a whole number from 1"
+    return None if type(value) is int and 1 <= value <= LARGEST else "a whole number from 1"
 
 
 def _text(value: Any) -> str | None:

@@ -26,6 +26,8 @@ RETRY_CLASSES = frozenset({"any", "timeout", "llm", "connector", "tool"})
 class NonRetryableError(Exception):
     """Raise this in a step or workflow to say that trying again cannot help: no further try is made."""
 
+    __module__ = "ironflow"  # where authors have it from: journals and tracebacks name it by this
+
 
 class RetryAfterError(Exception):
     """Raise this where it is known when trying again makes sense (HTTP 429 with Retry-After).
@@ -40,6 +42,8 @@ class RetryAfterError(Exception):
         InvalidDuration: `after` is not a length of time. It is told here, where it was written, and not when the
             retry is decided.
     """
+
+    __module__ = "ironflow"
 
     def __init__(self, message: str = "", *, after: Duration) -> None:
         self.after_ms: int = to_ms(after, name="after")

@@ -64,6 +64,27 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     WARNING: frozenset(),
 }
 STATES = frozenset(TRANSITIONS)
+#: What its worker may make of a run that is being undone: it goes on with that, or the run ends as was asked.
+UNDOING = TRANSITIONS[CANCELLING] | {CANCELLING}
+
+
+def may_become(current: str, target: str | None, warnings: int) -> bool:
+    """Whether a worker may bring a run to a state, as its owner or by taking it.
+
+    Whoever takes a run makes it `running` first, whatever the same commit does next, and the table leads from there to
+    every other state. So of the states in which there is something to take or to own, one alone must be looked at:
+    a cancel that was accepted cannot be taken back. And how a run ended well says whether it was warned of.
+
+    Args:
+        current: the state in the locked row.
+        target: the state that is asked for; None: the run keeps its own.
+        warnings: how many the run has, those of the change itself among them.
+    """
+    if target is None or target in UNDOING:
+        return True
+    if current == CANCELLING:
+        return False
+    return (warnings > 0) == (target == WARNING) if target in (COMPLETED, WARNING) else True
 
 
 def check(run_id: str, current: str, target: str) -> None:

@@ -134,6 +134,7 @@ ACTIONS: dict[str, str] = {
     "run.resume": "a held run was let go on",
     "run.reopen": "a failed or cancelled run was opened again",
     "run.delete": "an ended run was deleted with its journal",
+    "run.expire": "ended runs were deleted because of their age, as `run_retention` says",
     "run.deadline": "a run that nobody executed was failed at its deadline",
     "capacity.lease.expired": "a worker was lost: its right to execute a run ended",
     "capacity.segment.recovered": "the run that a lost worker had was taken from it",

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeGuard
 
 from ironflow.errors import InvalidInput
 from ironflow.model import journal as j
-from ironflow.model import payloads
+from ironflow.model import payloads, telling
 from ironflow.model import run as runs
 from ironflow.model import transition as tr
 from ironflow.model import wait as waits
@@ -34,40 +34,14 @@ GUARDS: Final = frozenset({tr.GUARD_OWNER, tr.GUARD_QUEUED})
 FROM_OUTSIDE: Final = frozenset({j.RUN_CREATED, j.RUN_RECOVERED, j.RUN_UNPAUSED, j.CANCEL_REQUESTED, j.RUN_REOPENED})
 WRITTEN_BY_WORKERS: Final = frozenset(j.KINDS) - FROM_OUTSIDE
 #: Columns of a run that its owner may change.
-CHANGES: Final = frozenset(
-    {
-        "attempt",
-        "compensating_for",
-        "compensations",
-        "reason",
-        "resume_state",
-        "retry_count",
-        "status_text",
-        "warnings",
-    }
-)
+CHANGES: Final = frozenset(telling.TOLD_BY)
 _COUNTS: Final = frozenset({"attempt", "compensations", "retry_count", "warnings"})
 _LONGEST: Final = {"reason": LONGEST_NAME, "status_text": LONGEST_STATUS}
 _STATES: Final[dict[str, Collection[str]]] = {"compensating_for": runs.COMPENSATED, "resume_state": runs.STATES}
 #: The longest id of a step: some levels of scopes, each with a name.
 _LONGEST_STEP: Final = 16 * LONGEST_NAME
 _MOST: Final = 1 << 53
-#: The event that says of a run that it left, by the state it left for: the last of its change. The row and the journal
-#: must not tell two stories, and whoever follows the journal waits for this event.
-_CLOSING: Final[dict[str, str]] = {
-    runs.PENDING: j.RUN_RELEASED,
-    runs.RETRYING: j.RUN_RETRYING,
-    runs.SLEEPING: j.RUN_SUSPENDED,
-    runs.WAITING: j.RUN_SUSPENDED,
-    runs.AWAITING_APPROVAL: j.RUN_SUSPENDED,
-    runs.PAUSED: j.RUN_PAUSED,
-    runs.COMPLETED: j.RUN_SUCCEEDED,
-    runs.WARNING: j.RUN_SUCCEEDED,
-    runs.FAILED: j.RUN_FAILED,
-    runs.CANCELLED: j.RUN_CANCELLED,
-}
-_CLOSES: Final = frozenset(_CLOSING.values())
-_OPENS: Final = frozenset({j.RUN_STARTED, j.RUN_RESUMED})
+_QUEUE_FIELDS: Final = frozenset({"eligible_at", "status"})
 #: Waits that nothing but time ends.
 _BY_TIME: Final = frozenset({waits.SLEEPING, waits.RETRY_BACKOFF})
 
@@ -154,16 +128,17 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     change.facts = None if item.get("facts") is None else _count(item, "facts")
     change.reservation = None if item.get("reservation") is None else _text(item, "reservation")
     change.state = item.get("state")
-    last: dict[str, Any] = {}
+    told: list[dict[str, Any]] = []
     for index, one in enumerate(_list(item, "events")):
-        event, last = _event(one, index)
+        event, data = _event(one, index)
         change.events.append(event)
+        told.append(data)
     for name in _FLAGS:
         if name in item:
             setattr(change, name, _flag(item, name))
     change.changes = _changes(item.get("changes"))
     if "waits" in item:
-        change.waits = [_wait(change.run_id, one, f"waits[{index}]") for index, one in enumerate(_list(item, "waits"))]
+        change.waits = _waits(change.run_id, _list(item, "waits"))
     if item.get("new_seq") is not None:
         change.new_execution_seq = _count(item, "new_seq")
     change.new_token_hash = _hashed(item, "new_token")
@@ -173,8 +148,9 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
             change.run_id, change.new_execution_seq or 0, change.new_token_hash or "", session_id, 0, lease_ttl_ms
         )
     _check(change)
+    _check_waiting(change)
     _check_events(change)
-    _check_leaving(change, last)
+    telling.check(change, told)
     return change
 
 
@@ -213,6 +189,19 @@ def _check(change: Transition) -> None:
         raise InvalidInput("a run that is taken is leased with a token, unless it leaves at once", hint="")
 
 
+def _check_waiting(change: Transition) -> None:
+    """A run that waits is woken, by what it waits for or by what came meanwhile."""
+    if change.state is None and not change.waits:
+        return
+    suspends = change.state in runs.SUSPENDED
+    if suspends != bool(change.waits):
+        suspended = ", ".join(sorted(runs.SUSPENDED))
+        raise InvalidInput(f"`waits` go together with the states {suspended}: one at least wakes the run", hint="")
+    if change.facts is None and (suspends or change.guard == tr.GUARD_QUEUED):
+        hint = "They are in the head of the run: what came since then would be missed."
+        raise InvalidInput("whoever takes a run, or lets it wait, must say its `facts`", hint=hint)
+
+
 def _check_events(change: Transition) -> None:
     """Events are the next of the journal, written by whoever writes this change."""
     own = change.execution_seq if change.guard == tr.GUARD_OWNER else change.new_execution_seq
@@ -223,27 +212,6 @@ def _check_events(change: Transition) -> None:
         first = change.events[0].seq  # 0: the store gives the next number
         if event.seq != (first + index if first else 0):
             raise InvalidInput(f"events[{index}] has the seq {event.seq}: events are numbered without a gap", hint="")
-    if change.lease is not None and (not change.events or change.events[0].kind not in _OPENS):
-        kinds = " or ".join(sorted(_OPENS))
-        raise InvalidInput(f"events[0] of a change that takes a run and keeps it must be {kinds}", hint="")
-
-
-def _check_leaving(change: Transition, last: dict[str, Any]) -> None:
-    """A run that leaves says so in the journal, and is somewhere afterwards; `last`: the data of the last event."""
-    state: Any = change.state
-    wanted = _CLOSING.get(state)
-    if wanted is not None and (not change.events or change.events[-1].kind != wanted):
-        raise InvalidInput(f"the last event of a change to the state {state} must be {wanted}", hint="")
-    for index, event in enumerate(change.events[: -1 if wanted is not None else None]):
-        if event.kind in _CLOSES:
-            problem = f"events[{index}] is {event.kind}: it must be the last one, and its state be said beside it"
-            raise InvalidInput(problem, hint="")
-    if (state in runs.SUSPENDED) != bool(change.waits):
-        suspended = ", ".join(sorted(runs.SUSPENDED))
-        raise InvalidInput(f"`waits` go together with the states {suspended}: one at least wakes the run", hint="")
-    if state in runs.SUSPENDED and last.get("state") != state:
-        place = f"events[{len(change.events) - 1}].payload.state"
-        raise InvalidInput(f"{place} is {last.get('state')!r} where the state is {state!r}", hint="")
 
 
 def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
@@ -269,6 +237,16 @@ def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
     return Event(seq, kind, step_id, payload, execution_seq), data
 
 
+def _waits(run_id: str, found: list[Any]) -> list[WaitRow]:
+    rows = [_wait(run_id, one, f"waits[{index}]") for index, one in enumerate(found)]
+    seen: set[str] = set()
+    for index, row in enumerate(rows):
+        if row.step_id in seen:
+            raise InvalidInput(f"waits[{index}].step_id is that of an earlier one: {row.step_id!r}", hint="")
+        seen.add(row.step_id)
+    return rows
+
+
 def _wait(run_id: str, found: object, place: str) -> WaitRow:
     if not isinstance(found, list) or len(found) != 4:
         raise InvalidInput(f"{place}: a wait is [step_id, kind, status, due_at]", hint="")
@@ -287,6 +265,8 @@ def _queue_row(change: Transition, found: object) -> QueueRow | None:
         return None
     if not isinstance(found, dict):
         raise InvalidInput("`enqueue` must be an object", hint="")
+    if not found.keys() <= _QUEUE_FIELDS:
+        raise InvalidInput(f"`enqueue` has no field {min(found.keys() - _QUEUE_FIELDS)!r}", hint="")
     status = found.get("status", READY)
     if status not in (READY, DELAYED):
         raise InvalidInput(f"a run cannot be queued as {status!r}", hint="")
@@ -301,7 +281,8 @@ def _changes(found: object) -> dict[str, Any] | None:
         raise InvalidInput(f"a worker may change {', '.join(sorted(CHANGES))} of a run, and nothing else", hint="")
     for name, value in found.items():
         if name in _COUNTS:
-            _number(value, name)
+            if _number(value, name) > payloads.LARGEST:
+                raise InvalidInput(f"{name} must be at most {payloads.LARGEST:,}", hint="")
         elif value is not None and not _storable(value, most := _LONGEST.get(name, LONGEST_NAME)):
             raise InvalidInput(f"{name} must be text of at most {most:,} characters, none of them a NUL", hint="")
         elif value is not None and value not in _STATES.get(name, (value,)):

@@ -81,6 +81,10 @@ class Counting:
         self._batch_size.observe(transitions)
         self._commit_seconds.observe(seconds)
 
+    def deleted(self, runs: int) -> None:
+        """See `Observer.deleted`."""
+        self.metrics.of("ironflow_runs_deleted_total").inc(runs)
+
     def run_ended(self, workflow: str, state: str, took_ms: int) -> None:
         """A run reached its end."""
         self.metrics.of("ironflow_runs_total", workflow, state).inc()

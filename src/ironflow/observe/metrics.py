@@ -51,6 +51,8 @@ INSTRUMENTS: Final = (
                "committed it; a server those that it cancelled or gave up", ("workflow", "status")),
     Instrument("ironflow_run_seconds", "histogram",
                "from the creation of a run to its end, waits and queue included", ("workflow",), _RUNS),
+    Instrument("ironflow_runs_deleted_total", "counter",
+               "ended runs that this process deleted because of their age (`run_retention`)"),
     Instrument("ironflow_step_seconds", "histogram",
                "how long the body of a try executed; outcome: completed, failed, retrying or cancelled",
                ("workflow", "step", "outcome"), _STEPS),

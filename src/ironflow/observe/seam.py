@@ -58,6 +58,10 @@ class Observer(Protocol):
         """A group of transitions was committed together. May be called on a thread of the store."""
         ...
 
+    def deleted(self, runs: int) -> None:
+        """So many ended runs were deleted because of their age."""
+        ...
+
 
 class Looking:
     """A `decide` that remembers what it looked at, so that what was applied can be told with the run it befell."""
@@ -110,6 +114,11 @@ class Several:
         """See `Observer.wrote`."""
         for observer in self._observers:
             self.tell(observer.wrote, transitions, seconds)
+
+    def deleted(self, runs: int) -> None:
+        """See `Observer.deleted`."""
+        for observer in self._observers:
+            self.tell(observer.deleted, runs)
 
     def tell(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Call, and survive it. None where it failed."""

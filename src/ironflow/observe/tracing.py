@@ -134,6 +134,9 @@ class Tracing:
     def wrote(self, transitions: int, seconds: float) -> None:
         """See `Observer.wrote`. A group commit belongs to many runs, and so to none of their traces."""
 
+    def deleted(self, runs: int) -> None:
+        """See `Observer.deleted`. Their traces ended long ago."""
+
     # ---- spans
 
     def of_number(

@@ -16,10 +16,11 @@ from urllib.parse import quote
 from ironflow.errors import DefinitionError, IronflowError, RunNotFound, SessionUnknown
 from ironflow.model import wire
 from ironflow.model.journal import Event
-from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
+from ironflow.model.transition import APPLIED, STALE, Transition
 from ironflow.remote.batch import Batches
 from ironflow.remote.connection import Connection
 from ironflow.remote.heart import HttpHeart
+from ironflow.remote.parts import in_parts
 from ironflow.store.base import OpenTransaction
 from ironflow.store.heart import Heart
 from ironflow.worker.port import Holding, Owner
@@ -69,7 +70,7 @@ class HttpPort:
 
         Each part is what a worker that died behind it would have left: whole events, in order.
         """
-        parts = _parts(whole, self.batches.most_bytes)
+        parts = in_parts(whole, self.batches.most_bytes)
         for number, part in enumerate(parts):
             answer = await self.batches.add(wire.item_of(part))
             if answer != APPLIED:
@@ -81,7 +82,7 @@ class HttpPort:
         """Refused: there is no database here."""
         raise DefinitionError(
             "a transactional step needs a worker on the database; this one speaks to a server",
-            hint="Run this workflow's worker with `ironflow worker --db`, or make the step an ordinary one.",
+            hint="Run this workflow's worker with `ironflow worker FILE --db URL`, or make the step an ordinary one.",
         )
 
     # ---- reading
@@ -186,34 +187,3 @@ class HttpPort:
         """End what is under way, and close the connections."""
         await self.batches.close()
         await self.connection.close()
-
-
-def _parts(whole: Transition, most_bytes: int) -> list[Transition]:
-    """A change in parts that fit each. One whose taking of the run leaves it at once stays whole."""
-    if whole.guard != GUARD_OWNER and whole.lease is None:
-        return [whole]
-    groups: list[list[Event]] = [[]]
-    size = 0
-    for event in whole.events:
-        # Escaped inside the message, a payload takes up to twice its length.
-        size += 2 * len(event.payload or "") + 256
-        if groups[-1] and size > most_bytes - 4_096:
-            groups.append([])
-            size = 2 * len(event.payload or "") + 256
-        groups[-1].append(event)
-    if len(groups) == 1:
-        return [whole]
-    seq, token = whole.execution_seq, whole.token_hash
-    parts: list[Transition] = []
-    if whole.guard != GUARD_OWNER:  # taken first; the owner's rest follows
-        seq, token = whole.new_execution_seq or 0, whole.new_token_hash
-        events, whole.events = whole.events, groups.pop(0)
-        parts.append(whole)
-        whole = Transition(whole.run_id, GUARD_OWNER, seq, token)
-        whole.events = events
-    for group in groups[:-1]:
-        part = Transition(whole.run_id, GUARD_OWNER, seq, token)
-        part.events, part.facts = group, whole.facts
-        parts.append(part)
-    whole.events = groups[-1]
-    return [*parts, whole]

@@ -20,7 +20,7 @@ from ironflow.engine.history import History
 from ironflow.engine.registry import Registry
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold, holds
-from ironflow.errors import RunNotFound
+from ironflow.errors import InvalidInput, RunNotFound
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.ids import tags_of
@@ -83,7 +83,7 @@ class Engine(Synchronous):
         self.results = Results()
         #: how many wait for the end of a run
         self._waits = 0
-        self.store: Store
+        self._store: Store
         self.worker: Worker | None = None
         #: as whom this process cancels, pauses, resumes and retries
         self.actor = commands.local_user()
@@ -95,11 +95,17 @@ class Engine(Synchronous):
         self._metrics_address = metrics_address
         self._given_observation = observation
 
+    @property
+    def store(self) -> Store:
+        """The open database."""
+        self._check_loop()
+        return self._store
+
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Engine:
         guard.install()
-        self.store = await connect(self.url)
+        self._store = await connect(self.url)
         self._bell = Bell(self.store)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.store.close)
@@ -203,10 +209,15 @@ class Engine(Synchronous):
 
     def _register(self, wf: Workflow[Any, Any]) -> None:
         """What is started here can be executed here, whether it was named when the engine was made or not."""
-        if wf.name not in self.registry:
-            self.registry.add(wf.spec)
-            if self.worker is not None:
-                self.worker.session.serve(wf.spec)
+        if not isinstance(wf, Workflow):
+            raise InvalidInput(
+                f"a run is started of a workflow, and {wf!r:.80} is none",
+                hint="Pass the function that @workflow decorates; a server's client takes names, too.",
+            )
+        new = wf.name not in self.registry
+        self.registry.add(wf.spec)  # refuses another function of a known name
+        if new and self.worker is not None:
+            self.worker.session.serve(wf.spec)
 
     async def _start_here(self, row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str | None:
         """Begin a new run in this process; None where that cannot be."""
@@ -312,6 +323,7 @@ class Engine(Synchronous):
         Raises:
             RunNotFound: no such run.
         """
+        self._check_loop()
         self._waits += 1
         try:
             return await self._wait_end(run_id)

@@ -77,7 +77,7 @@ def run(
 
     Args:
         wf: the workflow.
-        input: its one input, as its annotation says; left out for a workflow that takes none.
+        input: its one input, as its annotation says; left out for a workflow that takes none, or has a default for it.
         url: the database: `sqlite:///file.db` (relative to the current folder), `sqlite:////abs/file.db` or
             `postgresql://user@host/database`.
         id: the run's id, 1 to 200 printable characters; by default a new one. An id that exists gives that run.

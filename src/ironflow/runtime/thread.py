@@ -31,6 +31,22 @@ class LoopThread:
             future.cancel()
             raise
 
+    def check_here(self) -> None:
+        """Refuse to be used by another loop than the one in this thread.
+
+        Raises:
+            RuntimeError: the caller runs on another one.
+        """
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # not in asynchronous code at all
+            return
+        if here is not self._loop:
+            raise RuntimeError(
+                "this was opened with `with`, which is for scripts, and is awaited in asynchronous code: open it with "
+                "`async with`, or call `wait(...)` from code that is not asynchronous"
+            )
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -41,6 +57,11 @@ class Synchronous(ABC):
     """What makes an asynchronous context manager usable with `with` in a script, its coroutines with `wait`."""
 
     _thread: LoopThread | None = None
+
+    def _check_loop(self) -> None:
+        """Refuse to be awaited on another loop than the one it was opened on; see `LoopThread.check_here`."""
+        if self._thread is not None:
+            self._thread.check_here()
 
     @abstractmethod
     async def __aenter__(self) -> Any:

@@ -116,13 +116,11 @@ class Access:
         self._note(row.key_id)
         return found
 
-    async def still(self, caller: Caller) -> bool:
-        """Whether the key of a caller who has been here for a while, on a stream, is still valid."""
-        row = await self._store.key_by_hash(caller.key_hash)
-        return row is not None and row.usable(self._store.now())
-
     async def counts(self, caller: Caller) -> bool:
-        """As `still`, and for asking often: what the database has said within the last second is not asked again."""
+        """Whether the key of a caller who has been here for a while, on a stream, is still valid.
+
+        For asking often: what the database has said within the last second is not asked again, whoever asked.
+        """
         try:
             row, _ = await self._find(caller.key_hash)
         except Unauthenticated:
@@ -306,7 +304,11 @@ async def worker(request: Request) -> Caller:
     access: Access = request.app.state.access
     caller = await access.caller(_shown(request))
     if caller.kind != kinds.WORKER:
-        raise Forbidden(f"a worker key is required here, and this is a key of kind {caller.kind}")
+        raise Forbidden(
+            f"a worker key is required here, and this is a key of kind {caller.kind}",
+            hint="Make one with `ironflow apikey create --worker NAME` on the host that owns the database; "
+            "`ironflow serve --dev` shows one in its line `workers`.",
+        )
     return caller
 
 

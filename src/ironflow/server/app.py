@@ -47,8 +47,8 @@ def create_app(node: Node, access: Access, observation: Observation | None = Non
     of_workers = WorkerRoutes(node).routes()
     app.router.routes.extend(
         [
-            Route("/health", _health, methods=["GET"]),
-            Route("/ready", _ready, methods=["GET"]),
+            Route("/health", _health, methods=["GET", "HEAD"]),
+            Route("/ready", _ready, methods=["GET", "HEAD"]),
             *of_workers,
         ]
     )

@@ -63,11 +63,11 @@ class Exchange:
         """A whole number from 0 to `most`; a larger one is cut down to it."""
         return min(_number(self.body.get(name, 0), name), most)
 
-    def entries(self, name: str) -> list[Any]:
+    def entries(self, name: str, most: int = MOST_ITEMS) -> list[Any]:
         """A list, of a bounded length; empty where it is missing."""
         found = self.body.get(name, [])
-        if not isinstance(found, list) or len(found) > MOST_ITEMS:
-            raise InvalidRequest(f"{name} must be a list of at most {MOST_ITEMS:,} entries", hint="")
+        if not isinstance(found, list) or len(found) > most:
+            raise InvalidRequest(f"{name} must be a list of at most {most:,} entries", hint="")
         return found
 
     def rows(self, name: str, kinds: Sequence[type]) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ is looked up again. It only keeps out: whoever passes still has to show a token 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from ironflow.model.capacity import RunHead
@@ -41,8 +41,8 @@ class Handed:
     def note(self, session_id: str, heads: Iterable[RunHead]) -> None:
         """These are handed out to a session."""
         for head in heads:
-            _keep(self._whose, head.run_id, Whose(split_route(head.route).scope, head.workflow))
-            _keep(self._given, (head.run_id, session_id), head.execution_seq)
+            keep(self._whose, head.run_id, Whose(split_route(head.route).scope, head.workflow))
+            keep(self._given, (head.run_id, session_id), head.execution_seq)
 
     def gave(self, session_id: str, run_id: str, execution_seq: int) -> bool:
         """Whether that session was handed this segment here, whatever became of the promise since."""
@@ -50,31 +50,35 @@ class Handed:
 
     async def whose(self, run_id: str) -> Whose | None:
         """Whose a run is; None where there is no such run."""
-        return self._whose.get(run_id) or await self._look(run_id)
+        if run_id not in self._whose:
+            await self._look([run_id])
+        return self._whose.get(run_id)
 
-    def remembers(self, run_id: str, caller: Caller) -> bool:
-        """Whether it is known without looking that a caller's key reaches this run."""
+    async def reached(self, run_ids: Collection[str], caller: Caller) -> set[str]:
+        """Those of these runs that exist and that a caller's key reaches. What is not remembered is one look."""
+        found = {run_id for run_id in run_ids if self._remembers(run_id, caller)}
+        asked = [run_id for run_id in run_ids if run_id not in found]
+        if asked:
+            looked = await self._look(asked)  # of an id there may be another run by now
+            found.update(run_id for run_id, whose in looked.items() if whose.is_for(caller))
+        return found
+
+    def _remembers(self, run_id: str, caller: Caller) -> bool:
         known = self._whose.get(run_id)
         return known is not None and known.is_for(caller)
 
-    async def is_for(self, run_id: str, caller: Caller) -> bool:
-        """Whether there is such a run, and a caller's key reaches it."""
-        if self.remembers(run_id, caller):
-            return True
-        found = await self._look(run_id)  # of the id there may be another run by now
-        return found is not None and found.is_for(caller)
-
-    async def _look(self, run_id: str) -> Whose | None:
-        row = await self._store.run(run_id)
-        if row is None:
-            self._whose.pop(run_id, None)
-            return None
-        found = Whose(row.scope, row.workflow)
-        _keep(self._whose, run_id, found)
+    async def _look(self, run_ids: Collection[str]) -> dict[str, Whose]:
+        standings = await self._store.standings(run_ids)
+        found = {run_id: Whose(one.scope, one.workflow) for run_id, one in standings.items()}
+        for run_id in run_ids:
+            if run_id in found:
+                keep(self._whose, run_id, found[run_id])
+            else:
+                self._whose.pop(run_id, None)
         return found
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+def keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
     """Remember it as the newest; the oldest goes."""
     kept.pop(key, None)
     kept[key] = value

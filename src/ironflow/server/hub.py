@@ -21,6 +21,7 @@ from ironflow.loops.driver import Outage
 from ironflow.model.capacity import RunHead
 from ironflow.model.journal import Event
 from ironflow.model.routing import Serves
+from ironflow.server.ends import Ends
 from ironflow.server.handed import Handed
 from ironflow.server.sessions import Known
 from ironflow.store.base import Store
@@ -87,6 +88,8 @@ class Hub:
         self._routes: dict[Serves, tuple[str, ...]] = {}
         #: what was handed out here, and to whom
         self.handed = Handed(store)
+        #: how far the journals go that were handed out here, and those that workers write through this node
+        self.ends = Ends()
         #: runs handed out here that count in lanes, in the order of handing out: their end lets others through
         self.limited: dict[str, None] = {}
         self._kick = asyncio.Event()
@@ -360,6 +363,8 @@ class Hub:
             elif self._settle(poll, [(head, journals.get(head.run_id, [])) for head in heads]):
                 self._remember(heads)
                 self.handed.note(poll.session.row.session_id, heads)
+                for head in heads:
+                    self.ends.handed(head, journals.get(head.run_id, []))
                 continue
             back += [(head.run_id, head.reservation) for head in heads if head.reservation is not None]
         if back:

@@ -157,6 +157,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "lanes": "Its own lane with its limit; null where the lane depends on the input.",
         "keyed_limit": "How many runs execute in each of its lanes at once, where the lane depends on the input.",
         "input_schema": "What it takes as input, as JSON Schema; null if its code does not say.",
+        "input_default": "The input of a run that is started without one, as it is stored; null: there is none.",
         "doc": "Its documentation.",
         "compatible": "Earlier versions whose runs its code continues.",
     },

@@ -10,12 +10,12 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from ironflow.config import Settings
 from ironflow.loops.alarm import Alarm
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Loop, Report
+from ironflow.loops.retention import INTERVAL_MS, Retention
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
 from ironflow.loops.waker import Waker
@@ -24,7 +24,7 @@ from ironflow.observe.observation import Observation
 from ironflow.server.hearts import Hearts
 from ironflow.server.hub import Hub
 from ironflow.server.liveness import Streams
-from ironflow.server.sessions import Known, Sessions
+from ironflow.server.sessions import Known, Sessions, unknown
 from ironflow.store.base import Store
 
 #: A loop counts as alive if it made a pass within so many of its intervals, and within this time at least, seconds.
@@ -70,6 +70,8 @@ class Node:
         reset = settings.stale_claim_recovery_interval_ms
         self._drive(StaleClaims(store, settings), reset, lambda report: self.alarm.expect(0))
         self._looking = self._drive(Neighbours(self.look_around), LOOK_AROUND_MS, lambda report: None)
+        if settings.run_retention_ms is not None:
+            self._drive(Retention(store, settings.run_retention_ms), INTERVAL_MS, self._deleted)
         self._started_at = time.monotonic()
 
     def _drive(self, loop: Loop, interval_ms: int, found: Callable[[Report], None]) -> Driver:
@@ -186,6 +188,10 @@ class Node:
         if report.counts.keys() & {"sessions", "suspects"}:
             self._looking.kick()
 
+    def _deleted(self, report: Report) -> None:
+        if self.observation is not None and self.observation.observer is not None:
+            self.observation.observer.deleted(report.counts.get("runs", 0))
+
     async def look_around(self) -> None:
         """Read the sessions again; what is gone is told so, and what is to leave as well.
 
@@ -211,19 +217,19 @@ class Node:
                 asyncio.get_running_loop().call_later((at - now + CLOCKS_APART_MS) / 1000, self._scanning.kick)
 
     async def moved_here(self, session: Known) -> None:
-        """A worker has opened its stream here: who tells by address is to tell this node from now on."""
-        row = session.row
-        if self.wake_address in (None, row.wake_address):
+        """A worker has opened its stream here: who tells by address is to tell this node from now on.
+
+        Raises:
+            SessionUnknown: it was removed since this node looked last.
+        """
+        session_id = session.row.session_id
+        if self.wake_address in (None, session.row.wake_address):
             return
-        now = self.store.now()
-        row = replace(
-            row,
-            wake_address=self.wake_address,
-            heartbeat_at=now,
-            expires_at=now + self.settings.session_ttl_ms,
-            suspect_since=None,
-        )
-        await self.store.open_session(row)
+        row = await self.store.move_session(session_id, self.wake_address, self.settings.session_ttl_ms)
+        if row is None:
+            self.sessions.forget(session_id)
+            self.drop([session_id])
+            raise unknown(session_id)
         self.sessions.add(row)
 
     def drop(self, session_ids: Iterable[str]) -> None:

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ironflow.errors import InvalidInput, IronflowError, StoreError, StoreUnreachable
 from ironflow.model import transition as tr
 from ironflow.model import wire
-from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
-from ironflow.model.run import RunRow
 from ironflow.model.transition import Transition
 from ironflow.server import problems
 from ironflow.server.access import Caller
 from ironflow.server.node import Node
+from ironflow.store.reader import Standing
 
 log = logging.getLogger("ironflow.server")
 
 Verdict = str | dict[str, Any]
+
+#: Items parsed, and events compared, before others have their turn.
+SLICE: Final = 100
 
 
 class Reports:
@@ -53,6 +56,8 @@ class Reports:
         answers: list[str | Exception] = [""] * len(items)
         changes: dict[int, Transition] = {}
         for index, item in enumerate(items):
+            if index % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             change = self._change_of(item, session_id, known)
             if isinstance(change, Transition):
                 changes[index] = change
@@ -61,32 +66,38 @@ class Reports:
         await self._keep_out(caller, changes, answers)
         await self._place(changes, answers)
         repeated = {index for index in changes if _again(items[index])}
-        # Before they are tried: an owner's events that are there already would not be refused by their guard.
-        for index in await self._found(changes, repeated):
-            answers[index] = tr.APPLIED
-            del changes[index]
-        applying = await self._apply(list(changes.values()))
-        answers_of = dict(zip(changes, applying, strict=True))
-        # And behind it: the first one may have been under way still.
-        refused = {index for index in changes if answers_of[index] != tr.APPLIED}
-        if not all(isinstance(answers_of[index], StoreUnreachable) for index in refused):  # else it cannot be asked
-            answers_of |= dict.fromkeys(await self._found(changes, repeated & refused), tr.APPLIED)
-            await self._explain(changes, answers_of)
-        failures = [answer for answer in answers_of.values() if isinstance(answer, StoreError)]
-        if failures and len(failures) == len(answers_of):
+        answered: dict[int, str | Exception] = {}
+        for one in _rounds(changes):
+            answered |= await self._round(one, repeated & one.keys())
+            if all(isinstance(answered[index], StoreUnreachable) for index in one):  # nor will it answer what follows
+                answered |= dict.fromkeys(changes.keys() - answered.keys(), answered[min(one)])
+                break
+            await asyncio.sleep(0)
+        failures = [answer for answer in answered.values() if isinstance(answer, StoreError)]
+        if failures and len(failures) == len(answered):
             raise failures[0]
-        self._pass_on([change for index, change in changes.items() if answers_of[index] == tr.APPLIED])
-        for index, answer in answers_of.items():
+        for index, answer in answered.items():
             answers[index] = answer
         return [answer if isinstance(answer, str) else _error(answer) for answer in answers]
 
-    async def _found(self, changes: Mapping[int, Transition], among: Collection[int]) -> list[int]:
-        """Which of these changes were applied the first time, when their answer was lost.
-
-        Asked for all at once: a node that takes over from a dead one is asked for everything that was under way there.
-        """
-        there = await asyncio.gather(*(self._there(changes[index]) for index in among))
-        return [index for index, found in zip(among, there, strict=True) if found]
+    async def _round(self, changes: dict[int, Transition], repeated: set[int]) -> dict[int, str | Exception]:
+        """Apply changes of different runs, of which some may have been applied before; an answer for each."""
+        # Before they are tried: an owner's events that are there already would not be refused by their guard.
+        answers: dict[int, str | Exception] = dict.fromkeys(await self._found(changes, repeated), tr.APPLIED)
+        left = {index: change for index, change in changes.items() if index not in answers}
+        answers |= await self._misnumbered(left)
+        tried = {index: change for index, change in left.items() if index not in answers}
+        answers |= zip(tried, await self._apply(list(tried.values())), strict=True)
+        # And behind it: the first one may have been under way still.
+        refused = {index for index in left if answers[index] != tr.APPLIED}
+        if not all(isinstance(answers[index], StoreUnreachable) for index in refused):  # else it cannot be asked
+            answers |= dict.fromkeys(await self._found(changes, repeated & refused), tr.APPLIED)
+            await self._explain(tried, answers)
+        for index, change in changes.items():
+            if answers[index] == tr.APPLIED:
+                self._node.hub.ends.wrote(change)
+        self._pass_on([change for index, change in left.items() if answers[index] == tr.APPLIED])
+        return answers
 
     def _change_of(self, item: object, session_id: str, known: bool) -> Transition | str | Exception:
         """The change, or what stands in its way."""
@@ -94,33 +105,45 @@ class Reports:
             change = wire.change_of(item, session_id, self._node.settings.lease_ttl_ms)
         except InvalidInput as error:
             return error
+        if change.events and not change.events[0].seq:  # by which the server's own events are numbered
+            return InvalidInput("events[0] has the seq 0: the first event of a journal has the number 1", hint="")
         if change.lease is not None and not known:
             return tr.LOST
         return change
 
     async def _keep_out(self, caller: Caller, changes: dict[int, Transition], answers: list[str | Exception]) -> None:
         """Answer what asks for runs that are not for this caller."""
-        handed = self._node.hub.handed
-        asked = [one for one in changes.items() if not handed.remembers(one[1].run_id, caller)]
-        may = await asyncio.gather(*(handed.is_for(change.run_id, caller) for _, change in asked))
-        for (index, change), yes in zip(asked, may, strict=True):
-            if not yes:
+        reached = await self._node.hub.handed.reached({change.run_id for change in changes.values()}, caller)
+        for index, change in list(changes.items()):
+            if change.run_id not in reached:
                 answers[index] = _gone(change)
                 del changes[index]
 
     async def _place(self, changes: dict[int, Transition], answers: list[str | Exception]) -> None:
         """Where a run queues and how urgent it is are the run's, whatever its worker may believe."""
+        queued = [(index, change, change.enqueue) for index, change in changes.items() if change.enqueue is not None]
+        if not queued:
+            return
+        found = await self._store.standings({change.run_id for _, change, _ in queued})
+        for index, change, row in queued:
+            standing = found.get(change.run_id)
+            if standing is not None:
+                row.route, row.priority = standing.route, standing.priority
+            else:
+                answers[index] = _gone(change)
+                del changes[index]
 
-        async def place(index: int, change: Transition, queued: QueueRow) -> None:
-            row = await self._store.run(change.run_id)
-            if row is not None:
-                queued.route, queued.priority = row.route, row.priority
-                return
-            answers[index] = _gone(change)
-            del changes[index]
-
-        found = [(index, change, change.enqueue) for index, change in changes.items() if change.enqueue is not None]
-        await asyncio.gather(*(place(*one) for one in found))
+    async def _misnumbered(self, changes: Mapping[int, Transition]) -> dict[int, str | Exception]:
+        """The answers to changes that do not begin where the journal ends. They are not tried: what would refuse them
+        today may be true by the time they are written, and a gap hides all that comes behind it.
+        """
+        ends = self._node.hub.ends
+        unsure = {index: change for index, change in changes.items() if not ends.follows(change)}
+        if not unsure:
+            return {}
+        found = await self._store.standings({change.run_id for change in unsure.values()})
+        answers = {index: _misnumbered(change, found.get(change.run_id)) for index, change in unsure.items()}
+        return {index: answer for index, answer in answers.items() if answer is not None}
 
     async def _apply(self, changes: Sequence[Transition]) -> list[str | Exception]:
         store = self._store
@@ -140,45 +163,43 @@ class Reports:
             store.live_segments = self._under_way
         return answers
 
-    async def _there(self, change: Transition) -> bool:
-        """Whether a change that is asked for again was applied the first time, and nobody has taken the run since.
+    async def _found(self, changes: Mapping[int, Transition], among: Collection[int]) -> list[int]:
+        """Which of these changes were applied the first time, when their answer was lost, and nobody has taken the run
+        since.
 
-        Who took the run knows its new token; an owner's events stand under numbers of their own. But whoever was away
-        while others took the run over must not begin what it had asked for before. So it owns the run still, or this
-        change is the one by which it left.
+        Asked for all at once: a node that takes over from a dead one is asked for everything that was under way there.
         """
-        if change.new_token_hash is not None:
-            return _holds(await self._store.run(change.run_id), change.new_execution_seq, change.new_token_hash)
-        wanted = change.events
-        if not wanted or not wanted[0].seq:
-            return False
-        found = await self._store.journal(change.run_id, wanted[0].seq - 1, len(wanted))
-        if [_told(event) for event in found] != [_told(event) for event in wanted]:
-            return False
+        asked = {index: changes[index] for index in among}
+        if not asked:
+            return []
+        told = await self._told({index: one for index, one in asked.items() if one.new_token_hash is None})
         # Who has it is asked only then: whoever took it between the two looks is seen.
-        row = await self._store.run(change.run_id)
-        if change.guard == tr.GUARD_OWNER and not change.release:
-            return _holds(row, change.execution_seq, change.token_hash)
-        left = change.execution_seq if change.new_execution_seq is None else change.new_execution_seq
-        return _holds(row, left, None)
+        runs = await self._store.standings({change.run_id for change in asked.values()})
+        return [index for index, one in asked.items() if _left_by(one, runs.get(one.run_id)) and told.get(index, True)]
+
+    async def _told(self, changes: Mapping[int, Transition]) -> dict[int, bool]:
+        """Whether the journals have the events of these changes, each whole."""
+        places = {(change.run_id, event.seq): event for change in changes.values() for event in change.events}
+        wanted, there = list(places), set[tuple[str, int]]()
+        for begin in range(0, len(wanted), SLICE):
+            found = await self._store.events_at(wanted[begin : begin + SLICE])
+            there |= {place for place, event in found.items() if _same(event, places[place])}
+        return {
+            index: bool(one.events) and all((one.run_id, event.seq) in there for event in one.events)
+            for index, one in changes.items()
+        }
 
     async def _explain(self, changes: Mapping[int, Transition], answers: dict[int, str | Exception]) -> None:
         """Say what is wrong with changes that the database refused, where they can never be made."""
-        refused = [index for index, answer in answers.items() if type(answer) is StoreError and changes[index].events]
-        reasons = await asyncio.gather(*(self._reason(changes[index]) for index in refused))
-        answers.update({index: reason for index, reason in zip(refused, reasons, strict=True) if reason is not None})
-
-    async def _reason(self, change: Transition) -> str | Exception | None:
-        first = change.events[0].seq
-        if not first or not await self._store.journal(change.run_id, first - 1, 1):
-            return None
-        row = await self._store.run(change.run_id)
-        if change.guard == tr.GUARD_OWNER and not _holds(row, change.execution_seq, change.token_hash):
-            return tr.STALE
-        return InvalidInput(
-            f"the journal of run {change.run_id} has an event {first} already",
-            hint="Number events from the end of the journal; an item that was sent before says so with `again`.",
-        )
+        refused = {index: one for index, one in changes.items() if type(answers[index]) is StoreError and one.events}
+        if not refused:
+            return
+        found = await self._store.standings({change.run_id for change in refused.values()})
+        for index, change in refused.items():
+            standing = found.get(change.run_id)
+            reason = None if standing is None else _misnumbered(change, standing)
+            if reason is not None:
+                answers[index] = reason
 
     def _pass_on(self, applied: Sequence[Transition]) -> None:
         """Tell whoever waits for what was just written."""
@@ -211,13 +232,70 @@ def _gone(change: Transition) -> str:
     return tr.STALE if change.guard == tr.GUARD_OWNER else tr.LOST
 
 
-def _holds(row: RunRow | None, execution_seq: int | None, token: str | None) -> bool:
+def _holds(standing: Standing | None, execution_seq: int | None, token: str | None) -> bool:
     """Whether a run is in that segment, and in the hands of whoever has this token (None: of nobody)."""
-    return row is not None and row.execution_seq == execution_seq and row.lease_token_hash == token
+    return standing is not None and (standing.execution_seq, standing.token_hash) == (execution_seq, token)
 
 
-def _told(event: Event) -> tuple[Any, ...]:
-    return event.seq, event.kind, event.step_id, event.payload, event.execution_seq
+def _left_by(change: Transition, standing: Standing | None) -> bool:
+    """Whether a run is as a change left it, and so nobody has taken it since.
+
+    Who took the run knows its new token; an owner's events stand under numbers of their own. But whoever was away
+    while others took the run over must not begin what it had asked for before. So it owns the run still, or this
+    change is the one by which it left.
+    """
+    if change.new_token_hash is not None:
+        return _holds(standing, change.new_execution_seq, change.new_token_hash)
+    if change.guard == tr.GUARD_OWNER and not change.release:
+        return _holds(standing, change.execution_seq, change.token_hash)
+    left = change.execution_seq if change.new_execution_seq is None else change.new_execution_seq
+    return _holds(standing, left, None)
+
+
+def _misnumbered(change: Transition, standing: Standing | None) -> str | Exception | None:
+    """The answer to a change that does not begin where the journal ends; None: it does."""
+    if standing is None:
+        return _gone(change)
+    first, following = change.events[0].seq, standing.last_seq + 1
+    if first == following:
+        return None
+    newer = change.facts is not None and change.facts != standing.facts
+    if change.guard != tr.GUARD_OWNER:
+        if newer or change.execution_seq != standing.execution_seq:
+            return tr.LOST
+    elif not _holds(standing, change.execution_seq, change.token_hash):
+        return tr.STALE
+    elif newer:
+        return tr.NEWS
+    there = f"has an event {first} already" if first < following else f"ends before {first}"
+    return InvalidInput(
+        f"the journal of run {change.run_id} {there}: the number that comes next is {following}",
+        hint="Number events from the end of the journal; an item that was sent before says so with `again`.",
+    )
+
+
+def _rounds(changes: Mapping[int, Transition]) -> list[dict[int, Transition]]:
+    """The first change of each run, then the second of each, and so on: whether one follows is known behind the one
+    before it. A request of a worker of ours is one round.
+    """
+    rounds: list[dict[int, Transition]] = []
+    turns: Counter[str] = Counter()
+    for index, change in changes.items():
+        turn = turns[change.run_id]
+        turns[change.run_id] += 1
+        if turn == len(rounds):
+            rounds.append({})
+        rounds[turn][index] = change
+    return rounds
+
+
+def _same(event: Event, wanted: Event) -> bool:
+    return (event.kind, event.step_id, event.payload, event.execution_seq) == (
+        wanted.kind,
+        wanted.step_id,
+        wanted.payload,
+        wanted.execution_seq,
+    )
 
 
 def _submit(submit: Any, change: Transition) -> Any:

@@ -5,7 +5,8 @@ And what a path may be asked for, which no single route knows: each has its own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from starlette import routing
 from starlette.routing import BaseRoute, Match
@@ -13,7 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Route(routing.Route):
-    """See the module's docstring."""
+    """See the module's docstring. It takes the methods that it names, and HEAD is one of them only if it is named: what
+    GET holds open for a reader must not be opened for somebody who takes no body.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], methods: Collection[str]) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.methods = set(methods)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """See `starlette.routing.Route`."""
@@ -47,9 +54,16 @@ class Direct:
 
 
 def allowed(routes: Iterable[BaseRoute], scope: Scope) -> str:
-    """The methods that the path of a request takes, as the header `Allow` names them."""
-    found: set[str] = set()
-    for route in routes:
-        if route.matches(scope)[0] is not Match.NONE:
-            found.update(getattr(route, "methods", None) or ())
+    """The methods that the path of a request takes, as the header `Allow` names them.
+
+    Those of the pattern that fits it best, which is the first. A later one fits `/runs/r/events` as well: that of a run
+    whose id has a slash, which is not what such a path is asked for.
+    """
+    fitting = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    best = getattr(fitting[0], "path", None) if fitting else None
+    found = {method for route in fitting if getattr(route, "path", None) == best for method in _methods(route)}
     return ", ".join(sorted(found))
+
+
+def _methods(route: BaseRoute) -> Collection[str]:
+    return getattr(route, "methods", None) or ()

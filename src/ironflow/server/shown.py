@@ -132,7 +132,8 @@ LaneLimit = _form("LaneLimit", "A lane and its limit.", name=str, limit=int)
 Definition = _form(
     "Definition", "What the code of a workflow says of itself. Older workers say less of it.", _Loose,
     priority=int, timeout_ms=int | None, max_recoveries=int | None, lanes=list[LaneLimit] | None,  # type: ignore[valid-type]
-    keyed_limit=int | None, input_schema=dict[str, Any] | None, doc=str | None, compatible=list[str],
+    keyed_limit=int | None, input_schema=dict[str, Any] | None, input_default=Any, doc=str | None,
+    compatible=list[str],
 )  # fmt: skip
 Workflow = _form(
     "Workflow", "A workflow as a worker has registered it.",

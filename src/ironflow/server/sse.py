@@ -19,6 +19,7 @@ from typing import Any
 
 from ironflow.engine import views
 from ironflow.engine.reading import whole
+from ironflow.errors import StoreError
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 from ironflow.store.base import Store
@@ -140,6 +141,13 @@ class Tail:
         async with self._large:
             yield await whole(self._store, run_id, event.seq)
 
+    async def has(self, run_id: str) -> bool:
+        """Whether there is such a run still. While the database is away, none is gone."""
+        try:
+            return await self._store.run(run_id) is not None
+        except StoreError:
+            return True
+
     def leave(self, reader: Reader) -> None:
         """The reader is gone."""
         own = self._readers.get(reader.run_id, set())
@@ -242,7 +250,7 @@ async def frames(
         tail: this node's.
         run_id: the run.
         after: the last seq that the reader has.
-        allowed: whether the reader may still read it; asked at every keep-alive, and as often while events come.
+        allowed: whether the reader may still read it; asked before anything is sent, so it must cost next to nothing.
     """
     reader, asked = tail.open(run_id, after), time.monotonic()
     try:
@@ -253,8 +261,10 @@ async def frames(
                 return
             if time.monotonic() - asked >= KEEP_ALIVE_S:
                 asked = time.monotonic()
-                if not await allowed():
+                if not await tail.has(run_id):
                     return
+            if not await allowed():
+                return
             if not page:
                 yield ": keep-alive\n\n"
                 continue
@@ -262,6 +272,8 @@ async def frames(
             async with aclosing(_chunks(tail, run_id, page)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+                    if not await allowed():  # a slow reader takes a page for long
+                        return
             if ends:
                 return
     finally:

@@ -36,6 +36,8 @@ PREFIX: Final = "/api/v1/worker"
 LONGEST_POLL_MS: Final = 25_000
 #: Runs that one poll brings at most.
 MOST_AT_ONCE: Final = 1_000
+#: Changes in one request: each is parsed and answered in the loop, where others wait meanwhile.
+MOST_CHANGES: Final = 1_000
 #: Rows of the queue that are looked through for the promises of an answer that was lost; what lies beyond runs out.
 MOST_LOOKED_AT: Final = 10_000
 #: Of one journal, and of all journals in one answer: what fits into a page; the rest is read page by page. Characters.
@@ -213,7 +215,7 @@ class WorkerRoutes:
     async def transitions(self, ask: Exchange) -> Answer:
         """Changes to runs that this worker takes or owns; an answer for each."""
         session_id = ask.text("session_id")
-        items = ask.entries("items")
+        items = ask.entries("items", MOST_CHANGES)
         try:
             known = bool(await self._known(ask))
         except SessionUnknown:
@@ -242,8 +244,9 @@ class WorkerRoutes:
 
     async def unreserve(self, ask: Exchange) -> Answer:
         """A worker does not take what it was handed."""
-        handed, reservations = self._node.hub.handed, ask.rows("reservations", (str, str))
-        own = [(run_id, token) for run_id, token in reservations if await handed.is_for(run_id, ask.caller)]
+        reservations = ask.rows("reservations", (str, str))
+        reached = await self._node.hub.handed.reached({run_id for run_id, _ in reservations}, ask.caller)
+        own = [(run_id, token) for run_id, token in reservations if run_id in reached]
         if own:
             await self._store.unreserve(own)
             self._node.queued()

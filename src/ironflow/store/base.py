@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ironflow.model.capacity import RunHead, SessionRow
 from ironflow.model.key import KeyRow
@@ -40,6 +40,13 @@ class WorkflowSeen:
     version: str
     worker_tags: str
     definition: str | None = None
+
+
+class Deleted(NamedTuple):
+    """How much `Store.delete_expired` deleted: whole trees, and the runs in them."""
+
+    trees: int
+    runs: int
 
 
 class OpenTransaction(Protocol):
@@ -144,6 +151,13 @@ class Store(Reader, Protocol):
         """Register a session, or bring it up to date. False, and nothing done, if its id is of another scope or key."""
         ...
 
+    async def move_session(self, session_id: str, wake_address: str | None, ttl_ms: int) -> SessionRow | None:
+        """Its worker is told by whoever listens at this address from now on; a sign of life, as good as a heartbeat.
+
+        Returns the session as it is now; None, and nothing done, where it is gone.
+        """
+        ...
+
     async def close_session(self, session_id: str) -> list[str]:
         """Remove a session and its credits; its leases and reservations expire now. Returns the runs it held."""
         ...
@@ -191,10 +205,20 @@ class Store(Reader, Protocol):
         ...
 
     async def delete_run(self, run_id: str, actor: str, scope: Scope) -> bool:
-        """Delete a run that has ended, with its journal; the audit log keeps that it was. False if the scope has none.
+        """Delete a run that has ended, with its journal and all runs below it; the audit log keeps that it was.
+
+        False if the scope has none.
 
         Raises:
-            InvalidTransition: it has not ended.
+            InvalidTransition: it has not ended, or one below it has not.
+        """
+        ...
+
+    async def delete_expired(self, roots: Sequence[str], ended_before: int, scope: Scope) -> Deleted:
+        """Delete these whole trees in one transaction, with one audit entry.
+
+        A tree stays as it is where a run of it has not ended, or not before this time (ms); where one is in somebody's
+        hands right now; or where it is not a root of this scope: none of these is waited for, and none is an error.
         """
         ...
 

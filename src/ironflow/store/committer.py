@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -21,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from ironflow.errors import StoreError
 from ironflow.model.transition import Transition
-from ironflow.store.gather import Job, next_batch
+from ironflow.store.gather import Backlog, Job
 
 #: A lone commit blocks the loop while it lasts. On a disk slower than this (seconds) it goes to the
 #: writer's thread.
@@ -174,7 +173,7 @@ class Committer:
 
     # ---- in the writer's thread
     def _work(self) -> None:
-        backlog: deque[Item] = deque()
+        backlog: Backlog[Item] = Backlog()
         open_ = True
         while open_ or backlog:
             if not backlog:
@@ -189,7 +188,7 @@ class Committer:
                 open_ = handed is not None
                 backlog.extend(handed or ())
             if backlog:
-                self._serve(next_batch(backlog))
+                self._serve(backlog.next_batch())
 
     def _serve(self, batch: list[Item]) -> None:
         answers: Sequence[Any]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ironflow.model import capacity, transition
-from ironflow.model.run import OWNED, SUSPENDED
+from ironflow.model.run import OWNED, SUSPENDED, may_become
 from ironflow.model.transition import APPLIED, LOST, NEWS, STALE, Transition
 
 
@@ -28,11 +28,13 @@ class Fence(NamedTuple):
     org: str
     environment: str
     workflow: str
+    warnings: int
 
 
 #: The select list of a fence.
 FENCE_COLUMNS = (
-    "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, environment, workflow"
+    "run_id, execution_seq, lease_token_hash, state, facts, limits is not null as limited, org, environment, workflow, "
+    "warnings"
 )
 
 
@@ -75,6 +77,8 @@ def judge(
         return LOST
     if (fence.org, fence.environment, fence.workflow) in paused:
         return LOST
+    if change.state is not None and not _legal(change, fence):
+        return LOST
     if guard == transition.GUARD_SUSPENDED:
         return APPLIED if fence.state in SUSPENDED else LOST
     if queued is None or queued.reservation_token != change.reservation:
@@ -95,10 +99,19 @@ def _owner(change: Transition, fence: Fence | None) -> str:
         or fence.token_hash is None
         or fence.token_hash != change.token_hash
         or fence.state not in OWNED
+        or (change.state is not None and not _legal(change, fence))
     ):
         return STALE
     # Only a writer that is the owner learns that there is news: to any other the run is none of its business.
     return NEWS if change.facts is not None and fence.facts != change.facts else APPLIED
+
+
+def _legal(change: Transition, fence: Fence) -> bool:
+    """Whether the row may go where the change brings it. The statements that are no general path say the same in SQL,
+    as far as a change that they carry can come to it.
+    """
+    warnings = change.changes.get("warnings", fence.warnings) if change.changes else fence.warnings
+    return may_become(fence.state, change.state, warnings)
 
 
 def _may_go(queued: Queued, now: int) -> bool:

@@ -24,7 +24,7 @@ from ironflow.store import rows
 from ironflow.store.guards import LOOKS, page
 from ironflow.store.postgres_commit import Batcher, Shape
 from ironflow.store.postgres_heart import PostgresHeart
-from ironflow.store.postgres_link import Address, Clock, Connection, Link
+from ironflow.store.postgres_link import Address, Clock, Connection, Link, atomically
 from ironflow.store.postgres_listen import PRESENCE, WATCH, Wire
 from ironflow.store.postgres_lone import Lone
 from ironflow.store.postgres_open import prepare, reach, set_session, statements
@@ -155,7 +155,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         self, routes: Sequence[str], look_at: int, most: int, session_id: str, ttl_ms: int
     ) -> tuple[int, list[RunHead]]:
         async def work(connection: Connection) -> tuple[int, list[RunHead]]:
-            async with connection.transaction():
+            async with atomically(connection):
                 seen = await self._execute(connection, "peek_routes", **ready(routes, look_at))
                 ids = [values[0] for values in seen]
                 free = {run_id for (run_id,) in await self._execute(connection, "lock_ready", ids=ids)}
@@ -180,7 +180,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         """See `Store.unreserve`."""
 
         async def work(connection: Connection) -> None:
-            async with connection.transaction():
+            async with atomically(connection):
                 freed = await self._execute(
                     connection, "unreserve_rows", ids=[one[0] for one in reservations],
                     tokens=[one[1] for one in reservations],
@@ -201,7 +201,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
             self._clock.saw(now)
             if not some:
                 return 0
-            async with connection.transaction():
+            async with atomically(connection):
                 due = len(await self._execute(connection, "promote_due", now=now))
                 return due + await self._decider.lanes.let_all_through(connection, now)
 
@@ -253,7 +253,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
 
         async def work(connection: Connection) -> None:
             floor = self._clock.floor()
-            async with connection.transaction():
+            async with atomically(connection):
                 await self._execute(connection, "close_session", floor=floor, session_id=nobody)
                 given: dict[str, Any] = {"floor": floor, "skip_locked": True}
                 for name in _TAKEOVER:

@@ -13,7 +13,6 @@ its members: they are sent one by one, and only the guilty one sees it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Protocol
@@ -23,7 +22,7 @@ import asyncpg
 from ironflow.model.transition import APPLIED, Transition
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store.dialect import Statement
-from ironflow.store.gather import next_batch
+from ironflow.store.gather import Backlog
 from ironflow.store.postgres_link import (
     TRIES,
     Clock,
@@ -40,6 +39,8 @@ from ironflow.tasks import begin
 
 #: How long a store that is closed waits for a server that is away, seconds.
 CLOSING_S = 0.5
+#: And for one that has not said that it is away, but says nothing at all: what waits is written in far less.
+SILENT_S = 2.0
 
 Item = tuple[Transition, "asyncio.Future[str]"]
 
@@ -131,7 +132,7 @@ class Batcher:
         self._general = general
         self._prepare = prepare
         self._prepared: tuple[Connection | None, dict[str, Any]] = (None, {})
-        self._waiting: deque[Item] = deque()
+        self._waiting: Backlog[Item] = Backlog()
         #: told how many transitions were committed together, and how long it took, seconds
         self.wrote: Callable[[int, float], None] | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -164,7 +165,10 @@ class Batcher:
         if wake is not None and not wake.done():
             wake.set_result(None)
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=CLOSING_S if self._away else None)
+            _, silent = await asyncio.wait({self._task}, timeout=CLOSING_S if self._away else SILENT_S)
+            if silent:
+                self._link.drop()  # its statement ends with an error then, and whoever waits is told
+                await asyncio.wait({self._task}, timeout=CLOSING_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._link.close()
@@ -180,14 +184,13 @@ class Batcher:
                     # Woken through the loop, so everything else of this tick is in the queue by then.
                     await self._wake
                     continue
-                await self._write(next_batch(self._waiting))
+                await self._write(self._waiting.next_batch())
         finally:
             # The loop is being torn down around us: nobody may wait for ever.
             _refuse(
-                list(self._waiting),
+                self._waiting.take_all(),
                 unreachable(self._link.address.name, ConnectionError("the store is closed")),
             )
-            self._waiting.clear()
 
     async def _write(self, batch: list[Item]) -> None:
         """Answer a batch, whatever happens."""

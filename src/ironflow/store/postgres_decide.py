@@ -38,7 +38,7 @@ from ironflow.store.dialect import Statement
 from ironflow.store.guards import Fence, Lanes, Queued, judge, starts_held
 from ironflow.store.plan import Plan, fresh_row, wants_last_seq
 from ironflow.store.postgres_lanes import LaneKeeper
-from ironflow.store.postgres_link import Clock, Connection
+from ironflow.store.postgres_link import Clock, Connection, atomically
 from ironflow.store.postgres_named import Named
 from ironflow.store.postgres_shapes import segment_seq
 from ironflow.store.postgres_write import PlanWriter
@@ -80,7 +80,7 @@ class Decider(Named):
         events: what it wrote is found under the lock and not written twice. It goes out with those of this
         try.
         """
-        async with connection.transaction():
+        async with atomically(connection):
             return await self.judge_and_write(connection, transitions, last_seqs)
 
     async def judge_and_write(
@@ -209,7 +209,7 @@ class Decider(Named):
         caller passes it in again: a run whose journal holds it was decided then, and is not decided twice.
         """
         results: Decisions = {}
-        async with connection.transaction():
+        async with atomically(connection):
             ids = sorted(set(run_ids))
             locked = await self._look(connection, ids, skip_locked, results)
             plan = Plan(locked[0].now if locked else self._clock.now())
@@ -314,7 +314,7 @@ def _locked(at: int, run: str, last_seq: int, queue: str | None, lease: str | No
 def _fence(row: RunRow) -> Fence:
     return Fence(
         row.run_id, row.execution_seq, row.lease_token_hash, row.state, row.facts, row.limits is not None,
-        row.org, row.environment, row.workflow,
+        row.org, row.environment, row.workflow, row.warnings,
     )  # fmt: skip
 
 

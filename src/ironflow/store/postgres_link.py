@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -39,6 +40,8 @@ STATEMENT_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 #: How often a deadlock or a serialization failure is met with the same work again.
 TRIES = 5
+#: How long (ms) a transaction may wait for its owner: far longer than a busy loop takes between two statements.
+STILL_MS = 5_000
 
 _LOST = (
     OSError,  # ConnectionError and TimeoutError are among its kinds
@@ -97,6 +100,28 @@ class Address:
             statement_cache_size=256 if self.prepare else 0,
         )
         return connection
+
+
+@asynccontextmanager
+async def atomically(connection: Connection) -> AsyncIterator[None]:
+    """A transaction of several statements, which the server ends if its owner stands still for `STILL_MS`.
+
+    Whoever is frozen in the middle of one (a stopped process, a host that lost its network) goes on holding its locks:
+    of the rows of a lane that everybody needs, for as long as TCP takes to give up. The owner, awake again, meets a
+    connection that is lost, and does the same work once more.
+    """
+    await connection.execute(f"BEGIN; set local idle_in_transaction_session_timeout = {STILL_MS}")
+    try:
+        yield
+    except asyncio.CancelledError:
+        connection.terminate()  # nobody waits for an answer any more, be it that of a rollback
+        raise
+    except BaseException:
+        # Where the connection is lost, so is the transaction; and what happened first is what is told.
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await connection.execute("ROLLBACK;")
+        raise
+    await connection.execute("COMMIT;")
 
 
 def lost(error: BaseException) -> bool:

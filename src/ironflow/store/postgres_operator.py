@@ -6,13 +6,15 @@ Each is one transaction with its entry in the audit log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import Audit
 from ironflow.store import rows
+from ironflow.store.base import Deleted
 from ironflow.store.postgres_change import PostgresChange
-from ironflow.store.postgres_link import Connection
+from ironflow.store.postgres_link import Connection, atomically
 from ironflow.store.postgres_write import audits
 
 
@@ -32,7 +34,7 @@ class PostgresOperator(PostgresChange):
 
     async def _hold(self, name: str, action: str, workflow: str, actor: str, scope: Scope) -> bool:
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with atomically(connection):
                 now = await self._decider.now(connection)
                 values = rows.scoped(scope, workflow=workflow, now=now, actor=actor)
                 changed = await self._execute(connection, name, **values)
@@ -47,7 +49,7 @@ class PostgresOperator(PostgresChange):
         """See `Store.add_key`."""
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with atomically(connection):
                 now = await self._decider.now(connection)
                 added = await self._execute(connection, "add_key", **rows.values_of(key))
                 if added:
@@ -62,7 +64,7 @@ class PostgresOperator(PostgresChange):
             return False
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with atomically(connection):
                 now = await self._decider.now(connection)
                 found = await self._execute(connection, "revoke_key", key_id=key_id, now=now)
                 if found:
@@ -83,14 +85,51 @@ class PostgresOperator(PostgresChange):
             return False
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with atomically(connection):
+                await self._execute(connection, "straight")
                 found = await self._execute(connection, "lock_to_delete", **rows.scoped(scope, run_id=run_id))
                 if not found:
                     return False
                 entry = rows.deleted(found[0], actor)
-                for name in rows.DELETIONS:
-                    await self._execute(connection, name, run_id=run_id)
+                going, ids = await self._whole(connection, [(run_id, "")], rows.ENDLESS)
+                if not going:
+                    raise rows.still_there(run_id)
+                await self._remove(connection, ids)
                 await self._tell(connection, [entry], await self._decider.now(connection))
                 return True
 
         return await self._change(work)
+
+    async def delete_expired(self, roots: Sequence[str], ended_before: int, scope: Scope) -> Deleted:
+        """See `Store.delete_expired`."""
+        asked = rows.scoped(scope, ids=list(roots), ended_before=ended_before)
+
+        async def work(connection: Connection) -> Deleted:
+            async with atomically(connection):
+                await self._execute(connection, "straight")
+                found = await self._execute(connection, "lock_expired", **asked)
+                going, ids = await self._whole(connection, found, ended_before)
+                if going:
+                    await self._remove(connection, ids)
+                    entry = rows.expired_audit(going.values(), len(ids), ended_before, scope)
+                    await self._tell(connection, [entry], await self._decider.now(connection))
+                return Deleted(len(going), len(ids))
+
+        return await self._change(work)
+
+    async def _whole(
+        self, connection: Connection, roots: Sequence[Sequence[Any]], ended_before: int
+    ) -> tuple[dict[str, str], list[str]]:
+        """Lock what is below these locked roots; see `rows.whole_trees`.
+
+        Asked once the roots are locked, so that none of them is opened again, and begins children, meanwhile.
+        """
+        below = await self._execute(connection, "descendants", ids=[root for root, _ in roots]) if roots else []
+        ids = [run_id for _, run_id in below]
+        ended = await self._execute(connection, "lock_ended", ids=ids, ended_before=ended_before) if ids else []
+        return rows.whole_trees(roots, below, ended)
+
+    async def _remove(self, connection: Connection, run_ids: Sequence[str]) -> None:
+        """Delete everything of these runs but what the audit log has of them."""
+        for name in rows.DELETIONS:
+            await self._execute(connection, name, ids=list(run_ids))

@@ -6,7 +6,8 @@ restart is a pause for everybody. What is tried again is harmless to do twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
@@ -30,13 +31,14 @@ from ironflow.store.postgres_link import (
     Connection,
     Patience,
     again,
+    atomically,
     lost,
     outdated,
     translated,
     unreachable,
 )
 from ironflow.store.postgres_open import OLDEST
-from ironflow.store.reader import RunFilter
+from ironflow.store.reader import Expired, RunFilter, Standing
 
 T = TypeVar("T")
 
@@ -84,6 +86,10 @@ class Readers:
                     except Exception as error:
                         if lost(error) or outdated(error):
                             _discard(connection)
+                        raise
+                    except asyncio.CancelledError:
+                        # The driver would ask the server to stop, and wait for that: of one that is silent, for ever.
+                        _discard(connection)
                         raise
             except Exception as error:
                 if lost(error) or outdated(error):
@@ -149,6 +155,10 @@ class PostgresReads:
         found = await self._read("run", run_id=run_id)
         return RunRow(*found[0]) if found else None
 
+    async def standings(self, run_ids: Collection[str]) -> dict[str, Standing]:
+        """See `Store.standings`."""
+        return rows.standings(await self._read("standings", ids=rows.heard_of(run_ids)))
+
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
         if rows.unheard_of((run_id,)):
@@ -168,8 +178,7 @@ class PostgresReads:
         """See `Store.runs`."""
         if filter.scope is not None:
             return await self._page(filter, filter.scope)
-        scopes = [Scope(*values) for values in await self._read("scopes")]
-        return rows.newest([await self._page(filter, scope) for scope in scopes], filter.limit)
+        return rows.newest([await self._page(filter, scope) for scope in await self.scopes()], filter.limit)
 
     async def _page(self, filter: RunFilter, scope: Scope) -> list[RunRow]:
         found = await self._read("runs", states=list(filter.states), **rows.listed(filter, scope))
@@ -192,6 +201,12 @@ class PostgresReads:
     async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
         """See `Store.outline`."""
         return [Event(*values) for values in await self._read("outline", run_id=run_id, after=after, limit=limit)]
+
+    async def events_at(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], Event]:
+        """See `Store.events_at`."""
+        heard = [place for place in places if not rows.unheard_of(place)]
+        ids, seqs = [run_id for run_id, _ in heard], [seq for _, seq in heard]
+        return rows.events_at(await self._read("events_at", ids=ids, seqs=seqs))
 
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
         """See `Store.tail`."""
@@ -265,6 +280,26 @@ class PostgresReads:
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""
         return await self._ids("overdue", older_than=older_than, limit=limit)
+
+    async def scopes(self) -> list[Scope]:
+        """See `Store.scopes`."""
+        return [Scope(*values) for values in await self._read("scopes")]
+
+    async def expired_trees(
+        self, scope: Scope, ended_before: int, after: tuple[int, str], page: int, limit: int
+    ) -> Expired:
+        """See `Store.expired_trees`."""
+        asked = rows.page_asked(scope, ended_before, after, page)
+        straight, page_end, trees = (self._statements[name] for name in ("straight", "page_end", "expired_trees"))
+
+        async def work(connection: Connection) -> Expired:
+            async with atomically(connection):
+                await connection.fetch(straight.text)
+                end = await connection.fetch(page_end.text, *page_end.arguments(asked))
+                found = await connection.fetch(trees.text, *trees.arguments(rows.on_page(asked, end, limit)))
+            return rows.expired(found, end, limit)
+
+        return await self._readers.use(work)
 
     # ---- lists for people
     async def leases(self) -> list[LeaseRow]:

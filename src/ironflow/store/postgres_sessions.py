@@ -26,6 +26,17 @@ class PostgresSessions(PostgresChange):
 
         return await self._change(work)
 
+    async def move_session(self, session_id: str, wake_address: str | None, ttl_ms: int) -> SessionRow | None:
+        """See `Store.move_session`."""
+        values = {"session_id": session_id, "wake_address": wake_address}
+
+        async def work(connection: Connection) -> SessionRow | None:
+            now = await self._decider.now(connection)
+            moved = await self._execute(connection, "move_session", now=now, expires_at=now + ttl_ms, **values)
+            return SessionRow(*moved[0]) if moved else None
+
+        return await self._change(work)
+
     async def close_session(self, session_id: str) -> list[str]:
         """See `Store.close_session`."""
         return await self._end_session("close_session", session_id) or []

@@ -26,6 +26,7 @@ from ironflow.store.postgres_link import (
     Address,
     Connection,
     Patience,
+    atomically,
     lost,
     translated,
     unreachable,
@@ -244,7 +245,7 @@ class PostgresTransaction:
         """Whether the commit whose answer was lost took place. The lock waits for it if it is still under way."""
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with atomically(connection):
                 await self._decider.lock(connection, [transition.run_id])
                 return await self._decider.wrote(connection, transition, last_seq)
 

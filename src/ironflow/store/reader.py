@@ -6,9 +6,9 @@ old; a list for people may cost what it shows, and nothing that a loop asks on e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.journal import Event
@@ -40,6 +40,37 @@ class RunFilter:
     created_to: int | None = None
 
 
+@dataclass(slots=True)
+class Expired:
+    """A page of `Reader.expired_trees`."""
+
+    #: the id of each root, and how many events its journal has
+    roots: list[tuple[str, int]]
+    #: the (created_at, run_id) behind which the next page begins; None: this one was the last
+    after: tuple[int, str] | None
+
+
+class Standing(NamedTuple):
+    """Where a run stands: whose it is, how it queues, who owns it, and how far its journal goes."""
+
+    run_id: str
+    org: str
+    environment: str
+    workflow: str
+    route: str
+    priority: int
+    execution_seq: int
+    facts: int
+    token_hash: str | None
+    #: the number of its last event
+    last_seq: int
+
+    @property
+    def scope(self) -> Scope:
+        """Whose it is."""
+        return Scope(self.org, self.environment)
+
+
 class Reader(Protocol):
     """See the module's docstring."""
 
@@ -50,6 +81,10 @@ class Reader(Protocol):
 
     async def runs(self, filter: RunFilter) -> list[RunRow]:
         """One page of the runs that a filter selects, newest first; the next one begins at its `before`."""
+        ...
+
+    async def standings(self, run_ids: Collection[str]) -> dict[str, Standing]:
+        """Where these runs stand, in one look; those that do not exist are not among them."""
         ...
 
     async def holdings(self, run_id: str) -> Holdings | None:
@@ -68,6 +103,10 @@ class Reader(Protocol):
 
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
         """The whole journals of these runs, in one look; every one asked for has an entry."""
+        ...
+
+    async def events_at(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], Event]:
+        """The events of these runs under these numbers, in one look; those that do not exist are not among them."""
         ...
 
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
@@ -135,6 +174,20 @@ class Reader(Protocol):
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """Runs that nobody executes and whose deadline is not after this time (ms), earliest deadline first."""
+        ...
+
+    async def scopes(self) -> list[Scope]:
+        """Whose runs there are. Costs a few steps for each scope, however many runs it has."""
+        ...
+
+    async def expired_trees(
+        self, scope: Scope, ended_before: int, after: tuple[int, str], page: int, limit: int
+    ) -> Expired:
+        """Roots of a scope that ended before a time (ms, inclusive), as did their children; the oldest first.
+
+        Looks at the runs that were created by then, at most `page` of them and no further than `limit` finds, from
+        behind a (created_at, run_id) on. Whether a whole tree has ended is decided again on its locked runs.
+        """
         ...
 
     # ---- lists, for people and for whoever tells others

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -24,7 +25,7 @@ from ironflow.model.suspicion import Mass, Suspects, Suspicion
 from ironflow.model.transition import Audit
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import WorkflowSeen
-from ironflow.store.reader import RunFilter
+from ironflow.store.reader import Expired, RunFilter, Standing
 
 #: The columns of `runs`, `dispatch_queue`, … in the order in which statements select and insert them.
 RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
@@ -85,6 +86,8 @@ def suspects_of(found: Iterable[Sequence[Any]]) -> Suspects:
     return Suspects(due, mass)
 
 
+#: Who deletes by age, in the audit log.
+RETENTION = "retention"
 #: Later than everything, and "no limit": larger than any seq, count or time that occurs.
 ENDLESS = 1 << 62
 #: The statements between which `audits_asked` chooses.
@@ -137,6 +140,21 @@ def journals(rows: Iterable[Sequence[Any]], run_ids: Iterable[str]) -> dict[str,
     for values in rows:
         found[values[0]].append(Event(*values[1:]))
     return found
+
+
+def heard_of(run_ids: Iterable[str]) -> list[str]:
+    """Those of these ids that a row can have at all; see `unheard_of`."""
+    return [run_id for run_id in run_ids if not unheard_of((run_id,))]
+
+
+def standings(rows: Iterable[Sequence[Any]]) -> dict[str, Standing]:
+    """Where runs stand, by run."""
+    return {values[0]: Standing(*values) for values in rows}
+
+
+def events_at(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, int], Event]:
+    """Events of several runs, by run and number."""
+    return {(values[0], values[1]): Event(*values[1:]) for values in rows}
 
 
 def values_of(row: SessionRow | KeyRow | WorkflowSeen) -> dict[str, Any]:
@@ -211,10 +229,71 @@ def deleted(found: Sequence[Any], actor: str) -> Audit:
     return Audit.of(row, "run.delete", actor, {"workflow": row.workflow, "state": row.state})
 
 
-#: What `delete_run` does once the run is locked, in this order.
+def still_there(run_id: str) -> InvalidTransition:
+    """The refusal to delete a run below which one goes on, or is in somebody's hands this very moment."""
+    return InvalidTransition(
+        f"run {run_id} has children that have not ended; only a tree that has ended can be deleted",
+        hint="Cancel them first.",
+    )
+
+
+def page_asked(scope: Scope, created_by: int, after: tuple[int, str], page: int) -> dict[str, Any]:
+    """The parameters of `page_end`."""
+    return scoped(scope, created_by=created_by, after_at=after[0], after_id=after[1], page=page)
+
+
+def on_page(asked: Mapping[str, Any], end: Sequence[Sequence[Any]], limit: int) -> dict[str, Any]:
+    """The parameters of `expired_trees`, from those of `page_end` and what that gave."""
+    # What ended by a time was created by then, so one time is the bound of both.
+    until_at, until_id = end[0] if end else (asked["created_by"] + 1, "")
+    return {**asked, "until_at": until_at, "until_id": until_id, "ended_before": asked["created_by"], "limit": limit}
+
+
+def expired(found: Sequence[Sequence[Any]], end: Sequence[Sequence[Any]], limit: int) -> Expired:
+    """The answer to `Reader.expired_trees`, from what its two statements gave."""
+    roots = [(run_id, events or 0) for run_id, _, events in found]
+    if len(found) >= limit:  # the rest of the page was not looked at
+        return Expired(roots, (found[-1][1], found[-1][0]))
+    return Expired(roots, (end[0][0], end[0][1]) if end else None)
+
+
+def whole_trees(
+    roots: Iterable[Sequence[Any]], below: Iterable[Sequence[Any]], ended: Iterable[Sequence[Any]]
+) -> tuple[dict[str, str], list[str]]:
+    """Which trees may be deleted: those of which every run is locked and has ended.
+
+    Args:
+        roots: locked (run_id, workflow).
+        below: (root, run_id) of every run below one of these.
+        ended: the run ids among these that are locked and ended long enough ago.
+
+    Returns the workflow of each root that goes, and all runs of these trees.
+    """
+    gone = {run_id for (run_id,) in ended}
+    pairs = list(below)
+    stays = {root for root, run_id in pairs if run_id not in gone}
+    going = {run_id: workflow for run_id, workflow in roots if run_id not in stays}
+    return going, [*going, *dict.fromkeys(run_id for root, run_id in pairs if root in going)]
+
+
+def expired_audit(workflows: Collection[str], count: int, ended_before: int, scope: Scope) -> Audit:
+    """The audit entry of trees that one transaction deletes because of their age.
+
+    One for all of them, and by number: an entry for each would make the audit log grow as fast as the runs did.
+    """
+    fields = {
+        "runs": count,
+        "trees": len(workflows),
+        "workflows": dict(Counter(workflows).most_common()),
+        "ended_before": ended_before,
+    }
+    return Audit("run.expire", RETENTION, None, fields, scope)
+
+
+#: What deletes runs (`ids`) once they are locked, in this order.
 DELETIONS = (
-    "open_pass", "delete_journal", "delete_payloads", "delete_waits_of_run", "delete_queue_of_run",
-    "delete_lease_of_run", "delete_lanes_of_run", "delete_run", "close_pass",
+    "open_passes", "delete_journals", "delete_payloads", "delete_waits_of_runs", "delete_queue_of_runs",
+    "delete_leases_of_runs", "delete_lanes_of_runs", "delete_runs", "close_passes",
 )  # fmt: skip
 
 

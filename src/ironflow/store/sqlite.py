@@ -28,7 +28,7 @@ from ironflow.store import migrate, rows, sqlite_lanes
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
 from ironflow.store.guards import LOOKS, page
-from ironflow.store.sqlite_connection import check_writable, connect, explained, prepare, verify
+from ironflow.store.sqlite_connection import check_ours, check_writable, connect, explained, prepare, verify
 from ironflow.store.sqlite_heart import SqliteHeart
 from ironflow.store.sqlite_log import LogKeeper
 from ironflow.store.sqlite_operator import SqliteOperator
@@ -301,7 +301,9 @@ def _shown(path: Path) -> str:
 
 
 def _opened(path: Path, loop: asyncio.AbstractEventLoop, clock: Floored) -> SqliteStore:
-    check_writable(path, _shown(path.absolute()))
+    name = _shown(path.absolute())
+    check_writable(path, name)
+    check_ours(path, name)
     return SqliteStore(path, loop, clock, False)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from ironflow.model.run import OWNED
+from ironflow.model.run import COMPLETED, OWNED, STATES, UNDOING, WARNING
 from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
 from ironflow.store import rows
 from ironflow.store.base import INLINE_PAYLOAD
@@ -28,9 +28,23 @@ _APPEND = (
 #: The most events of an append that goes this way.
 _APPENDS = 4
 #: `returning limits is not null` would be 1 for every row: SQLite 3.40 takes a column for not null there.
-_IF = f"where {_OWNED} and facts = coalesce(?, facts) returning limits"
-_LEAVE = f"update runs set state = ?, lease_token_hash = null {_IF}"
-_END = f"update runs set state = ?, lease_token_hash = null, ended_at = ? {_IF}"
+_IF = f"{_OWNED} and facts = coalesce(?, facts) returning limits"
+
+
+def _legal(state: str) -> str:
+    """What must stand in the row besides, so that `run.may_become` allows the state."""
+    if state in (COMPLETED, WARNING):
+        return f"state = 'running' and warnings {'>' if state == WARNING else '='} 0"
+    return "true" if state in UNDOING else "state = 'running'"
+
+
+_LEAVE = {
+    state: f"update runs set state = ?, lease_token_hash = null where {_legal(state)} and {_IF}" for state in STATES
+}
+_END = {
+    state: f"update runs set state = ?, lease_token_hash = null, ended_at = ? where {_legal(state)} and {_IF}"
+    for state in STATES
+}
 
 
 def appends_alone(change: Transition) -> bool:
@@ -73,10 +87,11 @@ def leave_alone(connection: sqlite3.Connection, change: Transition, now: int) ->
         sqlite3.Error: it must be rolled back.
     """
     guard = (change.run_id, change.execution_seq, change.token_hash, change.facts)
+    state = change.state or ""
     if change.ended:
-        found = connection.execute(_END, (change.state, now, *guard)).fetchall()
+        found = connection.execute(_END[state], (state, now, *guard)).fetchall()
     else:
-        found = connection.execute(_LEAVE, (change.state, *guard)).fetchall()
+        found = connection.execute(_LEAVE[state], (state, *guard)).fetchall()
     if not found:
         return None
     plan = Plan(now)

@@ -27,7 +27,7 @@ from ironflow.errors import (
 )
 from ironflow.store import migrate
 from ironflow.store.dialect import SQLITE
-from ironflow.store.turnstile import Turnstile
+from ironflow.store.turnstile import Turnstile, has_turn
 
 #: `returning`, `->>` and upserts as the statements use them.
 OLDEST = (3, 38, 0)
@@ -104,6 +104,18 @@ def check_writable(path: Path, name: str) -> None:
                 f"{name} cannot be written: this user has no right to write {what}",
                 hint="Give this user the right to write; SQLite keeps files beside the database, so both need it.",
             )
+
+
+def check_ours(path: Path, name: str) -> None:
+    """Refuse a file that is not for us before anything is laid beside it: a refusal leaves nothing behind.
+
+    Raises:
+        StoreCorrupt: it is no database, or another program's.
+        StoreError: see :func:`explain`.
+    """
+    if path.exists() and not has_turn(path):
+        with explained(name), contextlib.closing(connect(path)) as connection:
+            _applied(connection, name)
 
 
 def connect(

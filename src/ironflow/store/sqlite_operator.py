@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import Audit
 from ironflow.store import rows
+from ironflow.store.base import Deleted
 from ironflow.store.sqlite_batch import write_audits
 from ironflow.store.sqlite_change import SqliteChange
 
@@ -79,9 +81,40 @@ class SqliteOperator(SqliteChange):
             if not found:
                 return False
             entry = rows.deleted(found[0], actor)
-            for name in rows.DELETIONS:
-                self._execute(connection, name, run_id=run_id)
+            going, ids = self._whole(connection, [(run_id, "")], rows.ENDLESS)
+            if not going:
+                raise rows.still_there(run_id)
+            self._remove(connection, ids)
             write_audits(connection, [entry], now)
             return True
 
         return await self._change(work, short=False)
+
+    async def delete_expired(self, roots: Sequence[str], ended_before: int, scope: Scope) -> Deleted:
+        """See `Store.delete_expired`."""
+
+        def work(connection: sqlite3.Connection, now: int) -> Deleted:
+            asked = rows.scoped(scope, ids=json.dumps(list(roots)), ended_before=ended_before)
+            found = self._execute(connection, "lock_expired", **asked).fetchall()
+            going, ids = self._whole(connection, found, ended_before)
+            if going:
+                self._remove(connection, ids)
+                write_audits(connection, [rows.expired_audit(going.values(), len(ids), ended_before, scope)], now)
+            return Deleted(len(going), len(ids))
+
+        return await self._change(work, short=False)
+
+    def _whole(
+        self, connection: sqlite3.Connection, roots: Sequence[Sequence[Any]], ended_before: int
+    ) -> tuple[dict[str, str], list[str]]:
+        """See `rows.whole_trees`. The transaction locks the whole file: nothing is in anybody else's hands."""
+        below = self._execute(connection, "descendants", ids=json.dumps([root for root, _ in roots])).fetchall()
+        ids = json.dumps([run_id for _, run_id in below])
+        ended = self._execute(connection, "lock_ended", ids=ids, ended_before=ended_before).fetchall() if below else []
+        return rows.whole_trees(roots, below, ended)
+
+    def _remove(self, connection: sqlite3.Connection, run_ids: Sequence[str]) -> None:
+        """Delete everything of these runs but what the audit log has of them."""
+        ids = json.dumps(run_ids)
+        for name in rows.DELETIONS:
+            self._execute(connection, name, ids=ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from ironflow.model.suspicion import Suspects, Suspicion
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.store import rows
 from ironflow.store.dialect import SHARED, SQLITE, Statement, load
-from ironflow.store.reader import RunFilter
+from ironflow.store.reader import Expired, RunFilter, Standing
 from ironflow.store.sqlite_connection import connect, explain, explained
 
+#: Rows that are looked up one by one in the loop; more are looked up in the thread.
+FEW = 16
 #: Events of a journal that are read in the loop; the rest of a longer one is read in the thread.
 PAGE = 256
 
@@ -66,6 +68,9 @@ class SqliteReads:
             return []
         return await self._in_thread(lambda connection: connection.execute(text, values).fetchall())
 
+    async def _look_up(self, name: str, count: int, **values: Any) -> list[Any]:
+        return self._read(name, **values) if count <= FEW else await self._read_far(name, **values)
+
     async def _in_thread(self, read: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
         def call() -> list[Any]:
             with explained(self.name):
@@ -78,6 +83,10 @@ class SqliteReads:
         """See `Store.run`."""
         found = self._read("run", run_id=run_id)
         return RunRow(*found[0]) if found else None
+
+    async def standings(self, run_ids: Collection[str]) -> dict[str, Standing]:
+        """See `Store.standings`."""
+        return rows.standings(await self._look_up("standings", len(run_ids), ids=json.dumps(rows.heard_of(run_ids))))
 
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
@@ -96,8 +105,8 @@ class SqliteReads:
         states = json.dumps(list(filter.states))
         if filter.scope is not None:
             return await self._page(filter, filter.scope, states)
-        scopes = [Scope(*values) for values in await self._read_far("scopes")]
-        return rows.newest([await self._page(filter, scope, states) for scope in scopes], filter.limit)
+        pages = [await self._page(filter, scope, states) for scope in await self.scopes()]
+        return rows.newest(pages, filter.limit)
 
     async def _page(self, filter: RunFilter, scope: Scope, states: str) -> list[RunRow]:
         found = await self._read_far("runs", states=states, **rows.listed(filter, scope))
@@ -125,6 +134,11 @@ class SqliteReads:
     async def outline(self, run_id: str, after: int, limit: int) -> list[Event]:
         """See `Store.outline`."""
         return [Event(*values) for values in await self._read_far("outline", run_id=run_id, after=after, limit=limit)]
+
+    async def events_at(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], Event]:
+        """See `Store.events_at`."""
+        heard = [place for place in places if not rows.unheard_of(place)]
+        return rows.events_at(await self._look_up("events_at", len(heard), pairs=json.dumps(heard)))
 
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
         """See `Store.tail`."""
@@ -210,6 +224,18 @@ class SqliteReads:
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""
         return [run_id for (run_id,) in self._read("overdue", older_than=older_than, limit=limit)]
+
+    async def scopes(self) -> list[Scope]:
+        """See `Store.scopes`."""
+        return [Scope(*values) for values in await self._read_far("scopes")]
+
+    async def expired_trees(
+        self, scope: Scope, ended_before: int, after: tuple[int, str], page: int, limit: int
+    ) -> Expired:
+        """See `Store.expired_trees`."""
+        asked = rows.page_asked(scope, ended_before, after, page)
+        end = await self._read_far("page_end", **asked)
+        return rows.expired(await self._read_far("expired_trees", **rows.on_page(asked, end, limit)), end, limit)
 
     # ---- lists for people
     async def leases(self) -> list[LeaseRow]:

@@ -25,6 +25,16 @@ class SqliteSessions(SqliteChange):
 
         return await self._change(work)
 
+    async def move_session(self, session_id: str, wake_address: str | None, ttl_ms: int) -> SessionRow | None:
+        """See `Store.move_session`."""
+        values = {"session_id": session_id, "wake_address": wake_address}
+
+        def work(connection: sqlite3.Connection, now: int) -> SessionRow | None:
+            moved = self._execute(connection, "move_session", now=now, expires_at=now + ttl_ms, **values).fetchall()
+            return SessionRow(*moved[0]) if moved else None
+
+        return await self._change(work)
+
     async def close_session(self, session_id: str) -> list[str]:
         """See `Store.close_session`."""
         return await self._change(lambda connection, now: self._end(connection, session_id, now))

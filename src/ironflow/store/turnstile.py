@@ -30,6 +30,9 @@ PATIENCE_S = 5.0
 #: Seconds after which a lock that the kernel refused to wait for is asked for again.
 _AGAIN_S = 0.01
 
+#: What the file of the turn has after the name of the database.
+_SUFFIX = "-turn"
+
 _FREE, _ASKED, _HELD = "free", "asked", "held"
 
 
@@ -104,7 +107,7 @@ class Turnstile:
     @property
     def database(self) -> str:
         """The file this turn is for."""
-        return str(self.path)[: -len("-turn")]
+        return str(self.path)[: -len(_SUFFIX)]
 
     def _try_file(self) -> bool:
         with self._guard:
@@ -173,13 +176,18 @@ _turnstiles: dict[str, Turnstile] = {}
 _registry = threading.Lock()
 
 
+def has_turn(database: Path) -> bool:
+    """Whether somebody has written to this database, or is about to: then its turnstile's file lies beside it."""
+    return Path(os.path.realpath(database) + _SUFFIX).exists()
+
+
 def turnstile_of(database: Path) -> Turnstile:
     """The one turnstile of this process for a database file; give it back with :func:`give_back`."""
     key = os.path.realpath(database)
     with _registry:
         turnstile = _turnstiles.get(key)
         if turnstile is None:
-            turnstile = _turnstiles[key] = Turnstile(Path(key + "-turn"))
+            turnstile = _turnstiles[key] = Turnstile(Path(key + _SUFFIX))
         turnstile.users += 1
         return turnstile
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from ironflow.errors import OUTAGES
 from ironflow.loops.capacity_scanner import CapacityScanner
-from ironflow.loops.driver import Driver, Outage
+from ironflow.loops.driver import Driver, Outage, Report
+from ironflow.loops.retention import INTERVAL_MS, Retention
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
 from ironflow.loops.waker import Waker
@@ -68,6 +69,9 @@ class Dispatcher:
             self.waker,
             Driver(Neighbours(self._look_around), LOOK_AROUND_MS),
         ]
+        if settings.run_retention_ms is not None:
+            retention = Telling(Retention(store, settings.run_retention_ms), self._deleted)
+            self.drivers.append(Driver(retention, INTERVAL_MS))
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
         self._due: int | None = 0
@@ -127,6 +131,10 @@ class Dispatcher:
         if self._due is None or due < self._due:
             self._due = due
             self._kick.set()
+
+    def _deleted(self, report: Report) -> None:
+        if self.worker.observer is not None:
+            self.worker.observer.deleted(report.counts.get("runs", 0))
 
     async def _look_around(self) -> None:
         if self.session.registered:

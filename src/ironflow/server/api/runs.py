@@ -57,7 +57,8 @@ async def create(
     caller: Developer,
     given: Annotated[RunStart, Depends(body(RunStart))],
     idempotency_key: Annotated[
-        str | None, Header(min_length=1, max_length=LONGEST_NAME, description="The same as the field of this name.")
+        str | None,
+        Header(min_length=1, max_length=LONGEST_NAME, description="In UTF-8; the same as the field of this name."),
     ] = None,
     traceparent: Annotated[str | None, Header(description="W3C: the trace of the run is linked to it")] = None,
 ) -> Response:
@@ -87,6 +88,16 @@ async def begun(
     return row, new
 
 
+def _utf8(header: str | None, name: str) -> str | None:
+    """The text of a header, in which a key means the same as in a body. It comes as if each byte were a character."""
+    if header is None or header.isascii():
+        return header
+    try:
+        return header.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"the header {name} is not in UTF-8", hint="") from None
+
+
 class _Create(APIRoute):
     """The one route that is asked thousands of times a second by those who are no workers.
 
@@ -99,7 +110,7 @@ class _Create(APIRoute):
         caller, given = get_args(Developer)[1].dependency, body(RunStart)
 
         async def handle(request: Request) -> Response:
-            key = request.headers.get("idempotency-key")
+            key = _utf8(request.headers.get("idempotency-key"), "Idempotency-Key")
             if key is not None and not 1 <= len(key) <= LONGEST_NAME:
                 raise InvalidRequest(f"the header Idempotency-Key must have 1 to {LONGEST_NAME} characters", hint="")
             asked = await caller(request), await given(request)

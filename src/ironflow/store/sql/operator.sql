@@ -32,35 +32,64 @@ update api_keys set revoked_at = :now
 where key_id = :key_id and revoked_at is null
 returning org, environment, kind, name
 
--- ---- deleting a run that has ended: between the pass and its end the journal lets go of its rows
+-- ---- deleting runs that have ended: between the passes and their end the journal lets go of the rows of these runs
+
+-- fragment: among_ids
+run_id /*postgres: = any(cast(:ids as text[])) */ /*sqlite: in (select value from json_each(:ids)) */
 
 -- name: lock_to_delete
 select {run_columns} from runs where run_id = :run_id and org = :org and environment = :environment
 /*postgres: for update */
 
--- name: open_pass
-insert into retention_passes (run_id) values (:run_id)
+-- Roots that are still as old as they looked. Whoever has one in hand (a reopening, another node that deletes it) keeps
+-- it: nobody waits here, so nothing that locks runs in another order can wait for this in turn. The scope is compared
+-- as an expression: SQLite would rather walk all runs of it than look up these few.
+-- name: lock_expired
+select run_id, workflow from runs
+where {among_ids} and parent_run_id is null and ended_at <= :ended_before
+  and org || '' = :org and environment || '' = :environment
+order by run_id
+/*postgres: for update skip locked */
 
--- name: delete_journal
-delete from journal_events where run_id = :run_id
+-- The runs below these, each with its root. A union of distinct rows ends even where parents run in a circle.
+-- name: descendants
+with recursive tree (root, run_id) as (
+    select run_id, run_id from runs where {among_ids}
+    union
+    select t.root, c.run_id from tree t cross join runs c where c.parent_run_id = t.run_id
+)
+select root, run_id from tree where run_id <> root
+
+-- name: lock_ended
+select run_id from runs
+where ended_at <= :ended_before and {among_ids}
+order by run_id
+/*postgres: for update skip locked */
+
+-- name: open_passes
+/*postgres: insert into retention_passes (run_id) select unnest(cast(:ids as text[])) */
+/*sqlite: insert into retention_passes (run_id) select value from json_each(:ids) */
+
+-- name: delete_journals
+delete from journal_events where {among_ids}
 
 -- name: delete_payloads
-delete from journal_payloads where run_id = :run_id
+delete from journal_payloads where {among_ids}
 
--- name: delete_waits_of_run
-delete from waits where run_id = :run_id
+-- name: delete_waits_of_runs
+delete from waits where {among_ids}
 
--- name: delete_queue_of_run
-delete from dispatch_queue where run_id = :run_id
+-- name: delete_queue_of_runs
+delete from dispatch_queue where {among_ids}
 
--- name: delete_lease_of_run
-delete from concurrency_leases where run_id = :run_id
+-- name: delete_leases_of_runs
+delete from concurrency_leases where {among_ids}
 
--- name: delete_lanes_of_run
-delete from run_lanes where run_id = :run_id
+-- name: delete_lanes_of_runs
+delete from run_lanes where {among_ids}
 
--- name: delete_run
-delete from runs where run_id = :run_id
+-- name: delete_runs
+delete from runs where {among_ids}
 
--- name: close_pass
-delete from retention_passes where run_id = :run_id
+-- name: close_passes
+delete from retention_passes where {among_ids}

@@ -38,7 +38,7 @@ with item as (
                          :next_seqs::bigint[], :flags::int[])
         with ordinality as i (run_id, execution_seq, token, facts, state, next_seq, flags, n)
 ), held as materialized (
-    select run_id, execution_seq, lease_token_hash, state, facts, limits from runs
+    select run_id, execution_seq, lease_token_hash, state, facts, limits, warnings from runs
     where run_id = any(:runs::text[]) order by run_id for no key update
 ), clock as materialized (
     select ironflow_clock_v(:floor::bigint) as at from (select count(*) from held) as locked
@@ -46,7 +46,7 @@ with item as (
     select i.n, i.run_id, i.state, i.flags, i.next_seq, coalesce(i.next_seq, i.execution_seq) as execution_seq,
            case when h.run_id is null or h.execution_seq <> i.execution_seq
                      or h.lease_token_hash is distinct from i.token
-                     or h.state not in ('running', 'cancelling') then 1
+                     or not ironflow_legal_v(h.state, i.state, h.warnings) then 1
                 when i.facts <> h.facts then 2
                 when h.limits is not null and i.flags & 2 <> 0 then 7
                 else 0 end as answer
@@ -186,7 +186,8 @@ with item as (
     select ironflow_clock_v(:floor::bigint) as at from (select count(*) from held) as locked
 ), judged as materialized (
     select i.*,
-           case when h.run_id is null or h.execution_seq <> i.execution_seq or i.facts <> h.facts then 3
+           case when h.run_id is null or h.execution_seq <> i.execution_seq or i.facts <> h.facts
+                     or (h.state = 'cancelling' and i.state <> 'cancelling') then 3
                 when h.limits is not null then 7
                 when exists (
                     select from workflow_pauses p

@@ -62,6 +62,15 @@ begin
 end
 $$;
 
+-- Whether its owner may bring a run to a state (null: it keeps its own): `run.may_become`. Inlined by the planner.
+create or replace function ironflow_legal_v(p_from text, p_to text, p_warnings bigint)
+returns boolean language sql immutable as $$
+    select case when p_from = 'cancelling' then coalesce(p_to in ('cancelling', 'cancelled', 'failed'), true)
+                when p_from = 'running' then p_to is null or p_to not in ('completed', 'warning')
+                                             or (p_to = 'warning') = (p_warnings > 0)
+                else false end
+$$;
+
 -- The owner leaves, or changes its run while it stays. p_flags: 1 ended, 2 release the lease, 4 drop the queue row,
 -- 8 drop the waits, 16 progress. A null p_facts does not compare the counter of facts from outside. A new
 -- execution_seq that nobody holds yet takes the token away: the old one must not fit it.
@@ -86,7 +95,7 @@ begin
             consecutive_recoveries = case when p_flags & 16 <> 0 then 0 else consecutive_recoveries end,
             charged_recoveries = case when p_flags & 16 <> 0 then 0 else charged_recoveries end
         where run_id = p_run and execution_seq = p_execution_seq and lease_token_hash = p_token
-          and state in ('running', 'cancelling')
+          and ironflow_legal_v(state, p_state, warnings)
           and (p_facts is null or facts = p_facts)
           and (limits is null or p_flags & 2 = 0)
         returning case when p_flags & 1 <> 0 then ended_at else ironflow_clock_v(p_floor) end into v_at;
@@ -94,7 +103,7 @@ begin
         -- Refused: only now is it worth asking why.
         select facts, limits into v_facts, v_limits from runs
         where run_id = p_run and execution_seq = p_execution_seq and lease_token_hash = p_token
-          and state in ('running', 'cancelling')
+          and ironflow_legal_v(state, p_state, warnings)
         for no key update;
         if not found then
             return ironflow_clock_v(p_floor) * 8 + 1;
@@ -214,6 +223,10 @@ begin
     where run_id = p_run and execution_seq = p_execution_seq for no key update;
     v_at := ironflow_clock_v(p_floor);
     if not found or (p_facts is not null and v_run.facts <> p_facts) then
+        return v_at * 8 + 3;
+    end if;
+    -- Whoever takes a run and keeps it makes it one or the other; a cancel that was accepted is not taken back.
+    if v_run.state = 'cancelling' and p_state <> 'cancelling' then
         return v_at * 8 + 3;
     end if;
     if v_run.limits is not null then

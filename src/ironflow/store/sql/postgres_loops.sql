@@ -162,7 +162,21 @@ join unnest(:ids::text[], :seqs::bigint[], :tokens::text[]) with ordinality as h
   on h.run_id = l.run_id and h.execution_seq = l.execution_seq and h.token = l.token_hash
 where l.session_id = :session_id
 
+-- ---- what is deleted
+
+-- For this transaction: along the indexes, whatever the planner thinks. It takes a young table for a small one, and one
+-- that is emptied again and again (`retention_passes`) for an empty one, and would read all of it for each row.
+-- name: straight
+select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)
+
 -- ---- what a node asks
+
+-- The limit keeps every plan at one step along the index for each place.
+-- name: events_at
+select e.run_id, {event_columns}
+from unnest(:ids::text[], :seqs::bigint[]) as a (run_id, seq)
+cross join lateral (select * from journal_events j where j.run_id = a.run_id and j.seq = a.seq limit 1) e
 
 -- For whoever follows runs: what came after the event each was last seen with, so many of each at most.
 -- name: tail

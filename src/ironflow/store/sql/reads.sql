@@ -3,6 +3,12 @@
 -- name: run
 select {run_columns} from runs where run_id = :run_id
 
+-- name: standings
+select r.run_id, r.org, r.environment, r.workflow, r.route, r.priority, r.execution_seq, r.facts, r.lease_token_hash,
+       coalesce((select max(e.seq) from journal_events e where e.run_id = r.run_id), 0)
+from runs r
+where r.run_id /*postgres: = any(cast(:ids as text[])) */ /*sqlite: in (select value from json_each(:ids)) */
+
 -- Newest first, keyset by (created_at, run_id); a page costs its own length, wherever it starts. A NUL is JSON, but no
 -- text of PostgreSQL's: labels with one match nothing there, instead of failing the whole list. The tags of a route
 -- begin after its second separator (see `model.ids.route_of`).

@@ -17,6 +17,13 @@ where worker_sessions.org = excluded.org and worker_sessions.environment = exclu
     and coalesce(worker_sessions.key_id, excluded.key_id, '') = coalesce(excluded.key_id, '')
 returning session_id
 
+-- Its worker speaks to another node now. One that is gone stays gone.
+-- name: move_session
+update worker_sessions
+set wake_address = :wake_address, heartbeat_at = :now, expires_at = :expires_at, suspect_since = null
+where session_id = :session_id
+returning {session_columns}
+
 -- name: sessions
 select {session_columns} from worker_sessions order by started_at, session_id
 

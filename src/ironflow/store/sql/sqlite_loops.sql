@@ -118,6 +118,10 @@ returning run_id, execution_seq
 
 -- ---- what a node asks
 
+-- name: events_at
+select e.run_id, {event_columns} from json_each(:pairs) a cross join journal_events e
+where e.run_id = a.value ->> 0 and e.seq = a.value ->> 1
+
 -- For whoever follows runs: what came after the event each was last seen with (`pairs`), so many of each at most. The
 -- events of a run are numbered without a gap, so a bound on the number is one on the count.
 -- name: tail

@@ -45,3 +45,25 @@ with live as materialized (
     order by l.run_id limit :limit
 )
 select f.run_id, w.last, w.page from walked w left join found f on true order by f.run_id
+
+-- The last run of a page of those of a scope that were created by a time, oldest first; none where it is not full.
+-- name: page_end
+select created_at, run_id from runs
+where org = :org and environment = :environment and created_at <= :created_by
+  and (created_at, run_id) > (cast(:after_at as bigint), cast(:after_id as text))
+order by created_at, run_id limit 1 offset cast(:page as bigint) - 1
+
+-- Roots on such a page that ended long ago, with the length of their journal, along the index of the lists: it is read
+-- no further than the last find. A root with a child that goes on (or ended later) is no find; what is further below is
+-- looked at under the lock.
+-- name: expired_trees
+select r.run_id, r.created_at, (select max(e.seq) from journal_events e where e.run_id = r.run_id) as events
+from runs r
+where r.org = :org and r.environment = :environment
+  and (r.created_at, r.run_id) > (cast(:after_at as bigint), cast(:after_id as text))
+  and (r.created_at, r.run_id) <= (cast(:until_at as bigint), cast(:until_id as text))
+  and r.parent_run_id is null and r.ended_at <= :ended_before
+  and not exists (
+      select 1 from runs c
+      where c.parent_run_id = r.run_id and (c.ended_at is null or c.ended_at > :ended_before))
+order by r.created_at, r.run_id limit :limit

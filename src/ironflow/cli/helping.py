@@ -1,0 +1,38 @@
+"""The help as a person reads it: typer's own, without the signs of its inside.
+
+Owns what is put right on the made tree of commands: lines of paragraphs are joined, because those of the source fit no
+terminal; the kind of a value is said where it has to be typed, by its name (`--id ID`), and not where nothing is typed
+(`<bool>` behind a switch) or where the name says it (`<list[str]>` behind `RUN...`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def readable(command: Any, parent: Any = None) -> Any:
+    """Put a command and all below it right, in place; gives it back."""
+    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    # Options of the context, as the names of `--help`, come from the one above.
+    context = command.context_class(command, info_name=command.name, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):  # with `--help`, which is made at the first call, and kept
+        if parameter.param_type_name == "argument":
+            _plain_argument(parameter)
+        elif parameter.is_flag:
+            parameter.metavar = ""
+        elif parameter.metavar is None:
+            parameter.metavar = "N" if isinstance(getattr(parameter, "min", None), int) else parameter.name.upper()
+    for below in getattr(command, "commands", {}).values():
+        readable(below, context)
+    return command
+
+
+def _plain_argument(argument: Any) -> None:
+    """An argument's metavar says all of it, brackets and dots included. A typer that adds its own is kept from it; one
+    that does not has not these methods either, and is left alone.
+    """
+    name = argument.metavar or argument.name.upper()
+    if hasattr(argument, "_usage_display_name"):
+        argument._usage_display_name = lambda: name
+    if hasattr(argument, "display_type_rich"):
+        argument.display_type_rich = lambda ctx: ""
