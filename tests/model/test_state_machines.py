@@ -59,7 +59,7 @@ def test_a_run_moves_only_as_its_table_says(current: str, target: str) -> None:
             check("r", current, target)
 
 
-@pytest.mark.parametrize(("current", "target"), list(itertools.product(OWNED | QUEUED | SUSPENDED, RUNS)))
+@pytest.mark.parametrize(("current", "target"), list(itertools.product(sorted(OWNED | QUEUED | SUSPENDED), RUNS)))
 def test_a_worker_moves_a_run_only_as_the_table_says(current: str, target: str) -> None:
     # Whoever takes a run makes it running, and may go on from there in the same commit.
     begun = current if current in OWNED else "running"
