@@ -231,7 +231,7 @@ async def test_requests_count_by_the_pattern_of_their_route(metrics: Metrics) ->
     inner = FastAPI()
     inner.router.routes.extend(runs.routes)
     inner.router.routes.append(Route("/api/v1/worker/sessions/{session_id}", poll, methods=["POST"]))
-    inner.router.routes.append(Route("/breaks", breaks))
+    inner.router.routes.append(Route("/breaks", breaks, methods=["GET"]))
     inner.mount("/static", FastAPI())
     app = Counted(inner, metrics)
     for path in ("/api/v1/runs/a", "/api/v1/runs/b", "/api/v1/runs/runs", "/api/v1/runs/none"):

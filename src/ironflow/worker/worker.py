@@ -126,12 +126,12 @@ class Worker:
         if limit > 0 and self.segments and not self.stopping:
             self.spawn(self._say_leaving())
         self.stopping = True
+        self._leave_soon()  # not only when the dispatcher has stopped: no step begins from here on
         loop = asyncio.get_running_loop()
         until = loop.time() + limit
         await self.dispatcher.stop(max(limit, ROUND_S))
         tasks = [segment.task for segment in self.segments.values() if segment.task is not None]
-        for segment in self.segments.values():
-            segment.leave_soon()
+        self._leave_soon()  # those that entered meanwhile
         if limit > 0:
             left = max(0.0, until - loop.time())
             await asyncio.gather(_ended(tasks, left), self.isolation.stop(left))
@@ -150,6 +150,10 @@ class Worker:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _leave_soon(self) -> None:
+        for segment in self.segments.values():
+            segment.leave_soon()
 
     async def _say_leaving(self) -> None:
         try:
