@@ -6,12 +6,10 @@ is told of and passed over.
 
 **How the old ones are found.** By a walk along the index of the lists (scope, time of creation), the oldest first: what
 was created after a time has not ended before it, so the walk ends there, and what has been deleted is in nobody's way.
-What it passes over are runs that were created so long ago and have not ended so long ago; some 2 µs each, so a pass
+What it passes over are runs that were created so long ago and have not ended so long ago; few and cheap, and a pass
 looks at `PAGE` of them in vain at most and goes on from there at the next. An index on `ended_at` would find the old
-ones without that, and what it adds to the end of a run was lost in the noise of measuring it (ends one by one and in
-groups, turn by turn with and without it, on both databases). But every ended run would have a place in it, also of
-those who keep everything, and making it would keep every writer of a large table waiting. A run that is deleted some
-minutes late harms nobody.
+ones without that. But every ended run would have a place in it, also of those who keep everything, and making it would
+keep every writer of a large table waiting. A run that is deleted some minutes late harms nobody.
 """
 
 from __future__ import annotations
@@ -33,12 +31,11 @@ log = logging.getLogger("ironflow.retention")
 #: How often to look. Retention is meant in hours and days, so that a minute more is nothing; and a look costs a few
 #: statements at least, on each node.
 INTERVAL_MS: Final = 60_000
-#: Runs that one pass looks at without a find: some 20 ms of a database.
+#: Runs that one pass looks at without a find: a look must stay short for whoever shares the database.
 PAGE: Final = 10_000
 #: Trees that one pass finds, and that one transaction deletes at most.
 BATCH: Final = 50
-#: Events that one transaction deletes at most, unless a single tree has more: on SQLite every other writer waits for it
-#: (5 ms for so many).
+#: Events that one transaction deletes at most, unless a single tree has more: on SQLite every other writer waits.
 EVENTS: Final = 1_000
 
 #: Before every run.

@@ -265,8 +265,8 @@ end
 $$;
 
 -- What is due, a page at a time. Functions, because the planner must not choose here: it takes what is due for a handful
--- (a herd is always news to its statistics), reads all of it and sorts it, and then ten thousand timers of one
--- millisecond cost each page 20 ms and more. In the order of the index a page costs its rows.
+-- (a herd is always news to its statistics), reads all of it and sorts it, so every page of ten thousand timers
+-- of one millisecond would cost all of them. In the order of the index a page costs its rows (a test counts them).
 --
 -- One status at a time, so that the index gives the order. Runs with lanes and runs of paused workflows are left to the
 -- claim, which puts them into the queue.

@@ -1,5 +1,5 @@
 -- One run, one statement, spelled out: what a lone caller most often waits for, without a call of a function, which
--- costs a tenth of such a commit. What has more to say goes through the functions of `postgres_functions.sql`, whose
+-- is no small part of such a commit. What has more to say goes through the functions of `postgres_functions.sql`, whose
 -- answer these give, too: the clock times eight, plus 0 applied or 1 stale.
 
 -- fragment: owned
