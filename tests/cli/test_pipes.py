@@ -1,4 +1,4 @@
-"""A reader that has seen enough is no failure of the run."""
+"""A reader that has seen enough is no failure of the run, and a disk that is full is told without a traceback."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 FLOW = """
 import ironflow
@@ -29,3 +31,22 @@ def test_a_run_whose_reader_leaves_ends_as_one_that_a_pipe_has_ended(tmp_path: P
     assert running.returncode == 141
     assert b"completed" in told
     assert b"Traceback" not in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["runs", "list", "--json"], ["nonsense", "--json"]])
+def test_output_that_cannot_be_written_is_said_with_an_exit_code_of_its_own(
+    tmp_path: Path, words: list[str], unbuffered: str
+) -> None:
+    settings = {"PYTHONUNBUFFERED": unbuffered, "IRONFLOW_DATABASE_URL": f"sqlite:///{tmp_path}/a.db"}
+    environment = {**os.environ, **settings}
+    command = [sys.executable, "-m", "ironflow"]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*command, *words], stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, cwd=tmp_path
+        )
+    assert ended.returncode == 74
+    assert b"error OUTPUT: the output could not be written: No space left on device" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception ignored" not in ended.stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ironflow.codec.exceptions import decode_error, encode_error, traceback_of
+from ironflow.codec.exceptions import STEP_ATTRIBUTE, decode_error, encode_error, traceback_of
 from ironflow.codec.values import parse
 from ironflow.errors import PayloadTooLarge, RunFailed, StepFailed, StepTimeout
 from ironflow.model.retry import RetryAfterError
@@ -203,6 +203,21 @@ def test_a_class_whose_constructor_changed_becomes_step_failed() -> None:
     node = {"type": "builtins.UnicodeDecodeError", "message": "m", "args": ["only one"]}
     assert isinstance(decode_error(node), StepFailed)
     assert isinstance(decode_error("nonsense"), StepFailed)
+
+
+@pytest.mark.parametrize("state", [{}, {"order": 7}])
+def test_the_step_an_error_came_from_is_a_field_of_the_record_and_survives_a_class_that_is_gone(
+    state: dict[str, Any],
+) -> None:
+    error = ValueError("declined")
+    error.__dict__.update({**state, STEP_ATTRIBUTE: "main/3"})
+    node = parse(encode_error(error))
+    assert node["step_id"] == "main/3"
+    assert STEP_ATTRIBUTE not in json.dumps(node.get("state", []))
+    assert decode_error(node).__dict__ == error.__dict__
+    gone = decode_error({**node, "type": "nowhere.Gone"})
+    assert isinstance(gone, StepFailed)
+    assert gone.__dict__[STEP_ATTRIBUTE] == "main/3"
 
 
 def raised(cause: BaseException | None = None) -> ValueError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
@@ -123,7 +122,7 @@ def answer(
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; the flush at exit must not complain about it either. Said here: the
         # parser above would end the process with 1, which is what a failed run ends with.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        exits.give_up_output()
         code = exits.BROKEN_PIPE
     if code:
         raise typer.Exit(code)

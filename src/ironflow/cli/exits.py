@@ -8,6 +8,8 @@ exit code says which without reading either.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import Any
 
@@ -35,6 +37,8 @@ PAUSED = 6
 ACCESS = 7
 #: How a shell tells of a process that SIGPIPE (13) has ended.
 BROKEN_PIPE = 128 + 13
+#: EX_IOERR of sysexits.h: what the command did is done, and nobody could be told.
+UNPRINTED = 74
 #: EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on.
 INTERRUPTED = 75
 
@@ -48,6 +52,7 @@ MEANINGS = {
     STORE: "the database or the server is unreachable or failed; the database is too new or damaged",
     PAUSED: "the run is paused",
     ACCESS: "the key for the server is missing, wrong or revoked, or may not do this",
+    UNPRINTED: "the output could not be written (a full disk)",
     INTERRUPTED: "interrupted by a signal; run again to resume",
 }
 
@@ -62,6 +67,9 @@ _OF_ERROR: tuple[tuple[type[IronflowError], int], ...] = (
     (RunCancelled, CANCELLED),
     (RunPaused, PAUSED),
 )
+
+#: What writing to stdout fails with. Writing to a database with the same becomes an error of ours.
+_UNPRINTABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def of_state(state: str) -> int:
@@ -83,6 +91,27 @@ def say(error: IronflowError, *, as_json: bool) -> int:
     else:
         say_text(error.code, error.message, error.hint)
     return of_error(error)
+
+
+def give_up_output() -> None:
+    """Write no more to stdout: its reader is gone, or its disk is full, and the flush at exit must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_unprinted(error: OSError) -> int | None:
+    """Report that stdout takes no more, and return the exit code; None: the error came from somewhere else.
+
+    That nobody reads it any more (`| head`) is not worth a word.
+    """
+    if isinstance(error, BrokenPipeError):
+        give_up_output()
+        return BROKEN_PIPE
+    if error.errno not in _UNPRINTABLE or error.filename is not None:
+        return None
+    give_up_output()
+    hint = "Make room there, and ask again; whatever the command has changed stands."
+    say_text("OUTPUT", f"the output could not be written: {error.strerror}", hint)
+    return UNPRINTED
 
 
 def say_text(code: str, message: str, hint: str | None = None) -> None:

@@ -29,7 +29,17 @@ def main(argv: list[str] | None = None) -> int:
         argv = sys.argv[1:]
         if _EXECUTES & set(argv[:1]):
             fix_hash_seed()
-    return _run(argv)
+    from ironflow.cli import exits
+
+    try:
+        code = _run(argv)
+        sys.stdout.flush()  # here, where it can still be told that it does not work
+        return code
+    except OSError as error:
+        unprinted = exits.say_unprinted(error)
+        if unprinted is None:
+            raise
+        return unprinted
 
 
 def fix_hash_seed() -> None:

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from ironflow.codec.tags import Packer, Refused
 from ironflow.errors import IronflowError, StepFailed
 
-__all__ = ["decode_error", "encode_error", "traceback_of"]
+__all__ = ["STEP_ATTRIBUTE", "decode_error", "encode_error", "traceback_of"]
 
 #: The most that is stored of a traceback, a message, and an exception with all that belongs to it, in bytes of UTF-8.
 MAX_TRACEBACK: Final = 16 * 1024
@@ -32,6 +32,8 @@ MAX_TOTAL: Final = 256 * 1024
 #: Levels of causes and groups that are followed.
 MAX_DEPTH: Final = 20
 _ATTRIBUTE: Final = "__ironflow_traceback__"
+#: The attribute that names the step an error came from. Recorded as a field of its own, not as the author's state.
+STEP_ATTRIBUTE: Final = "__ironflow_step__"
 _VALUE_DEPTH: Final = 20  # together with the chain, well inside what the JSON reader accepts
 _MEMBERS: Final = ("name", "path")
 _OVERHEAD: Final = 256  # bytes counted for the names and brackets of one exception
@@ -113,6 +115,9 @@ class _Encoder:
         notes = [self.text(note, MAX_MESSAGE) for note in _notes(error)]
         if notes:
             node["notes"] = notes
+        step_id = error.__dict__.get(STEP_ATTRIBUTE)
+        if isinstance(step_id, str):
+            node["step_id"] = step_id
         if failed is None:
             self.arguments(error, node)
         trace = self.text(traceback_of(error), MAX_TRACEBACK, keep_end=True)
@@ -213,7 +218,7 @@ def _notes(error: BaseException) -> Iterator[str]:
 
 def _state(error: BaseException) -> Iterator[tuple[str, Any]]:
     for name, value in list(error.__dict__.items()):
-        if name not in ("__notes__", _ATTRIBUTE):
+        if name not in ("__notes__", _ATTRIBUTE, STEP_ATTRIBUTE):
             yield name, value
     if isinstance(error, ImportError):  # code that handles it asks for the module's name
         for name in _MEMBERS:
@@ -241,6 +246,8 @@ def _decode(node: dict[str, Any]) -> BaseException:
         error = StepFailed(name, message, traceback=trace, notes=notes)
     elif trace:
         error.__dict__[_ATTRIBUTE] = trace
+    if isinstance(node.get("step_id"), str):
+        error.__dict__[STEP_ATTRIBUTE] = node["step_id"]
     for note in notes:
         error.add_note(note)
     if isinstance(node.get("cause"), dict):

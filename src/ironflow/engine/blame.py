@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ironflow.codec.exceptions import decode_error
+from ironflow.codec.exceptions import STEP_ATTRIBUTE, decode_error
 from ironflow.errors import StepInterrupted
-
-_MARK = "__ironflow_step__"
 
 
 def revived(tree: Any) -> BaseException:
@@ -25,7 +23,7 @@ def revived(tree: Any) -> BaseException:
 
 def blamed(error: BaseException, step_id: str) -> BaseException:
     """Mark an error with the step it came from."""
-    error.__dict__[_MARK] = step_id  # not by attribute: a frozen dataclass may be an exception, too
+    error.__dict__[STEP_ATTRIBUTE] = step_id  # not by attribute: a frozen dataclass may be an exception, too
     return error
 
 
@@ -41,7 +39,7 @@ def blame(error: BaseException, last_limit: str | None, *, automatic: bool) -> l
     """
     found: list[str] = []
     for one in _chain(error):
-        step_id = one.__dict__.get(_MARK)
+        step_id = one.__dict__.get(STEP_ATTRIBUTE)
         if step_id is None and isinstance(one, TimeoutError):
             step_id = last_limit
         if step_id is None or step_id in found or (automatic and isinstance(one, StepInterrupted)):

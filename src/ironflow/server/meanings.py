@@ -115,6 +115,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "type": "The class of the error, `module.Name`.",
         "message": "Its message.",
         "code": "Its stable code, if it is one of Ironflow's own.",
+        "step_id": "The step that it came from, if it came from one.",
         "traceback": "Where it was raised, as text.",
         "notes": "Notes that were added to it.",
         "cause": "The error that caused it, in the same form.",

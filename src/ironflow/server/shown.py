@@ -90,8 +90,8 @@ Route = _form(
 )  # fmt: skip
 Failure = _form(
     "Failure", "An error as journals hold it. It may have more fields than these.", _Loose,
-    type=str, message=str, code=str, traceback=str, notes=list[str], cause=dict[str, Any], context=dict[str, Any],
-    errors=list[dict[str, Any]],
+    type=str, message=str, code=str, step_id=str, traceback=str, notes=list[str], cause=dict[str, Any],
+    context=dict[str, Any], errors=list[dict[str, Any]],
 )  # fmt: skip
 Try = _row("Try", TryRow, "One try of a step's body.", error=Failure | None)
 Step = _row("Step", StepView, "A step: its state, and every try it took.", tries=list[Try], error=Failure | None)  # type: ignore[valid-type]
