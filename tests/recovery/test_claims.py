@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import PIPE
 from typing import Any
 
+import pytest
 from tests.recovery.kit import EXPIRED, quick, until
 from tests.store.build import HOUR, answer, answers, create, leave, start, timer
 from tests.store.conftest import Open
@@ -15,6 +16,8 @@ from tests.store.conftest import Open
 from ironflow.loops import waker
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker
+from ironflow.model import claim
+from ironflow.model.transition import Locked
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import Store
 
@@ -184,3 +187,29 @@ async def test_r27_a_delay_survives_every_process(store_url: str, open_store: Op
     while second.now() < due:
         await asyncio.sleep(0.005)
     assert (await Waker(second, "n").run_once()).run_ids == ["r1"]
+
+
+async def test_a_claim_that_a_defect_keeps_from_being_handed_on_is_told_of_and_stops_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(2):
+        await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
+    hand_off, stale = claim.hand_off, claim.stale
+
+    def broken(then: Any) -> Any:
+        def decide(locked: Locked, *rest: Any) -> Any:
+            if locked.row.run_id == "r0":
+                raise KeyError("a defect")
+            return then(locked, *rest)
+
+        return decide
+
+    monkeypatch.setattr(claim, "hand_off", broken(hand_off))
+    monkeypatch.setattr(claim, "stale", broken(stale))
+    assert (await Waker(store, "one").run_once()).counts == {"woken": 1, "errors": 1}
+    assert (await Sweep(store).run_once()).counts == {"errors": 1}  # r0's claim is all that is left
+    told = [record for record in caplog.records if "run r0 was passed over" in record.getMessage()]
+    assert len(told) == 2
+    assert all(record.exc_info for record in told), "where the defect is cannot be told without a traceback"
+    monkeypatch.undo()
+    assert (await Sweep(store).run_once()).counts == {"reset": 1}

@@ -13,7 +13,7 @@ import pytest
 from tests.recovery.kit import quick, row, until
 from tests.server.kit import Refused, Served, Speaker, append, ending, served, start
 
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import StoreError, StoreFull, StoreUnreachable
 from ironflow.model import wire
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import PENDING, SLEEPING
@@ -249,20 +249,21 @@ async def test_what_a_dead_worker_held_reaches_a_held_poll_through_the_scanner(s
         assert (await row(here.store, run.run_id)).state == PENDING
 
 
+@pytest.mark.parametrize("outage", [StoreUnreachable("the network is cut"), StoreFull("the disk is full")])
 async def test_a_hub_that_nobody_asks_does_not_say_that_its_looks_succeed_again(
-    here: Served, monkeypatch: pytest.MonkeyPatch
+    here: Served, monkeypatch: pytest.MonkeyPatch, outage: StoreError
 ) -> None:
     worker = await here.worker()
     hub = here.node.hub
 
     async def away(*arguments: Any) -> Any:
-        raise StoreUnreachable("the network is cut")
+        raise outage
 
     with monkeypatch.context() as patched:
         patched.setattr(here.node.store, "reserve", away)
         with pytest.raises(Refused) as refused:
             await worker.poll(1, 10)
-        assert refused.value.code == "STORE_UNREACHABLE"
+        assert refused.value.code == outage.code
         await until(lambda: not hub._matching)
         hub.wake()
         await until(lambda: not hub._kick.is_set() and not hub._woken)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import OUTAGES
 from ironflow.loops.driver import Driver, Outage
 from ironflow.store.base import Store
 from ironflow.tasks import begin
@@ -66,7 +66,7 @@ class Alarm:
             try:
                 self._due = await self._store.next_due()
                 self._outage.over()
-            except StoreUnreachable as error:
+            except OUTAGES as error:
                 self._outage.met(error)
                 self._due = None
             except Exception:

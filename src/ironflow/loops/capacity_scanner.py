@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from ironflow.config import Settings
 from ironflow.errors import OUTAGES
-from ironflow.loops.driver import Report
+from ironflow.loops.driver import Report, applied
 from ironflow.model import recovery
 from ironflow.model import run as runs
 from ironflow.model.recovery import RecoveryPolicy
@@ -120,7 +120,8 @@ class CapacityScanner:
             await self._recover([opening[0]], opened, report, wait=True)
         if report.run_ids and recovered is not None:
             recovered()
-        freed = await self._decide(await self.store.expired_reservations(self.settings.recovery_batch), promised)
+        left = await self.store.expired_reservations(self.settings.recovery_batch)
+        freed = await self._decide(left, promised, report)
         report.add("reservations", len(freed))
         await self._tell(report)
         return report
@@ -160,22 +161,10 @@ class CapacityScanner:
             )
 
     async def _decide(
-        self, run_ids: list[str], decide: Decide, report: Report | None = None, *, wait: bool = False
+        self, run_ids: list[str], decide: Decide, report: Report, *, wait: bool = False
     ) -> dict[str, Transition]:
-        """What was applied. Runs that somebody else has locked are left to the next pass, or waited for; errors are
-        logged.
-        """
-        if not run_ids:
-            return {}
-        applied: dict[str, Transition] = {}
-        for run_id, result in (await self.store.decide(run_ids, decide, skip_locked=not wait)).items():
-            if isinstance(result, Transition):
-                applied[run_id] = result
-            elif isinstance(result, Exception):
-                log.error("run %s could not be recovered: %s", run_id, result)
-                if report is not None:
-                    report.add("errors", 1)
-        return applied
+        """What was applied. Runs that somebody else has locked are left to the next pass, or waited for."""
+        return applied(await self.store.decide(run_ids, decide, skip_locked=not wait), report) if run_ids else {}
 
     async def _suspects(self, report: Report) -> None:
         """Whose connection broke, and who did not come back in time. Sooner than its clocks would tell."""

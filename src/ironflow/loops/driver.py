@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ironflow.errors import OUTAGES, IronflowError
+from ironflow.model.transition import Decisions, Transition
 from ironflow.tasks import begin
 
 log = logging.getLogger("ironflow.loops")
@@ -32,6 +33,23 @@ class Report:
         """Count something, leaving zeros out."""
         if count:
             self.counts[name] = self.counts.get(name, 0) + count
+
+
+def applied(decisions: Decisions, report: Report) -> dict[str, Transition]:
+    """What `Store.decide` applied. What failed is one run's: it is logged and counted, and the others go on."""
+    done: dict[str, Transition] = {}
+    for run_id, result in decisions.items():
+        if isinstance(result, Transition):
+            done[run_id] = result
+        elif isinstance(result, Exception):
+            log.error("run %s was passed over: %s", run_id, result, exc_info=_defect(result))
+            report.add("errors", 1)
+    return done
+
+
+def _defect(error: Exception) -> Exception | None:
+    """An error that nobody meant to raise: its traceback says where it is to be mended."""
+    return None if isinstance(error, IronflowError) else error
 
 
 class Loop(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from ironflow.config import Settings
-from ironflow.loops.driver import Report
+from ironflow.loops.driver import Report, applied
 from ironflow.model import claim
 from ironflow.model.transition import Locked, Transition
 from ironflow.store.base import Store
@@ -41,8 +41,7 @@ class StaleClaims:
         def decide(locked: Locked) -> Transition | None:
             return claim.stale(locked, older_than, gone)
 
-        done = await self.store.decide(run_ids, decide, skip_locked=True)
-        reset = sum(isinstance(r, Transition) for r in done.values())
+        reset = len(applied(await self.store.decide(run_ids, decide, skip_locked=True), report))
         report.add("reset", reset)
         # A page of claims that are being handed off right now is no reason to look again at once.
         report.more = bool(reset) and len(run_ids) >= self.settings.recovery_batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ironflow.loops.driver import Report
+from ironflow.loops.driver import Report, applied
 from ironflow.model import claim
 from ironflow.model.transition import Locked, Transition
 from ironflow.store.base import Store
@@ -47,8 +47,7 @@ class Waker:
             def decide(locked: Locked) -> Transition | None:
                 return claim.hand_off(locked, self.node)
 
-            done = await self.store.decide(run_ids, decide)
-            report.run_ids = [run_id for run_id, result in done.items() if isinstance(result, Transition)]
+            report.run_ids = list(applied(await self.store.decide(run_ids, decide), report))
             report.add("woken", len(report.run_ids))
         if report.counts:
             self.store.notify("queue", await self.store.sessions())

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from ironflow.config import Settings
-from ironflow.errors import IronflowError, ServerStopping, SessionUnknown, StoreUnreachable, Unauthenticated
+from ironflow.errors import OUTAGES, IronflowError, ServerStopping, SessionUnknown, StoreUnreachable, Unauthenticated
 from ironflow.loops.driver import Outage
 from ironflow.model.capacity import RunHead
 from ironflow.model.journal import Event
@@ -234,7 +234,7 @@ class Hub:
             try:
                 await self._look()
                 failed = False
-            except StoreUnreachable as error:
+            except OUTAGES as error:
                 self._outage.met(error)
                 self._answer_due(error)
             except Exception:

@@ -110,6 +110,9 @@ class Store(Reader, Protocol):
         Returns per run what was applied, None where nothing was to be done (or the run was locked elsewhere and
         `skip_locked` says to leave it), or the refusal that `decide` raised. An unexpected error falls back to one
         transaction per run, so that one bad run never stops a batch.
+
+        Raises:
+            StoreError: of `errors.OUTAGES`: no run could be decided, or none from some run on.
         """
         ...
 

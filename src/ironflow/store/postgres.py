@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ironflow.errors import OUTAGES
 from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
 from ironflow.model.journal import RUN_RESUMED, Event
 from ironflow.model.run import RUNNING
@@ -106,6 +107,8 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         ids = list(dict.fromkeys(run_ids))
         try:
             return await self._decide(ids, decide, skip_locked, audit)
+        except OUTAGES:
+            raise  # each run by itself would wait for the same database
         except Exception as error:
             if len(ids) == 1:
                 return {ids[0]: error}

@@ -67,7 +67,7 @@ class LocalPort:
         def decide(locked: Locked) -> Transition | None:
             return claim.keep(locked, reservation, locked.now + ttl_ms)
 
-        return any((await self._store.decide([run_id], decide)).values())
+        return isinstance((await self._store.decide([run_id], decide))[run_id], Transition)
 
     async def release(self, held: Sequence[Holding], session_id: str) -> None:
         """See `Port`. What somebody else has taken meanwhile is left alone."""
