@@ -62,10 +62,10 @@ async def test_g20_a_due_sleep_is_claimed_by_exactly_one_node(store: Store, open
     for n in range(8):
         await suspended(store, timer(f"r{n}", 1), run_id=f"r{n}")
     claims = await asyncio.gather(store.claim_waits("one", 100), other.claim_waits("two", 100))
-    assert sorted(wait.run_id for claim in claims for wait in claim) == [f"r{n}" for n in range(8)]
-    for claim, node in zip(claims, ("one", "two"), strict=True):
-        assert {(w.status, w.claimed_by, w.pre_claim_status) for w in claim} <= {("waking", node, "sleeping")}
-        assert all(wait.claimed_at for wait in claim)
+    assert sorted(wait.run_id for claimed in claims for wait in claimed) == [f"r{n}" for n in range(8)]
+    for claimed, node in zip(claims, ("one", "two"), strict=True):
+        assert {(w.status, w.claimed_by, w.pre_claim_status) for w in claimed} <= {("waking", node, "sleeping")}
+        assert all(wait.claimed_at for wait in claimed)
 
 
 async def test_r26_a_due_run_is_woken_once_with_several_wakers_running(
