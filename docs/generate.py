@@ -85,7 +85,8 @@ fields of a start, are in [Use a server from other programs](../how-to/use-a-ser
   exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event that ends the run; asked
   again, it answers 204, which tells a browser not to come back.
 - **Bodies** are JSON of at most `IRONFLOW_MAX_API_BODY_BYTES`, and say so: `application/json`, or a type that ends in
-  `+json`. Another type is refused with 415. A field that is not documented is refused.
+  `+json`. Another type, and a body that is compressed, is refused with 415. A field that is not documented is refused.
+- **Headers.** A request with two different `Authorization` or `Idempotency-Key` is refused with 400.
 """
 
 

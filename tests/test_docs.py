@@ -19,6 +19,7 @@ import ironflow
 from ironflow import config, errors
 from ironflow.cli.app import command as whole_command
 from ironflow.client.address import KEY_VARIABLE, SERVER_VARIABLE
+from ironflow.model.run import NEEDS_DATABASE
 from ironflow.store.reader import RunFilter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,6 +99,7 @@ def test_every_code_and_variable_exists(page: Path) -> None:
     codes |= {SERVER_VARIABLE, KEY_VARIABLE, "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
     codes |= {error.code for error in vars(errors).values() if hasattr(error, "code")}
     codes |= set(re.findall(r'Hold\(\s*"([A-Z_]+)"', (ROOT / "src/ironflow/engine/why.py").read_text()))
+    codes |= {NEEDS_DATABASE}
     found = set(CODE.findall(page.read_text(encoding="utf-8")))
     assert found - codes == set()
 

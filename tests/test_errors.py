@@ -11,12 +11,12 @@ from ironflow import errors
 from ironflow.errors import (
     InvalidSettings,
     IronflowError,
+    LeaseExpired,
     PayloadRejected,
     PayloadTooLarge,
     ReplayDivergence,
     RunFailed,
     RunTimeout,
-    StaleExecution,
     StepFailed,
     StepTimeout,
 )
@@ -63,7 +63,7 @@ def test_every_error_is_documented_drawn_in_the_tree_and_says_what_to_do(cls: ty
 
 
 @pytest.mark.parametrize("code", [
-    "STORE_UNAVAILABLE", "SCHEMA_TOO_NEW", "STALE_EXECUTION", "INVALID_TRANSITION", "WORKFLOW_UNKNOWN",
+    "STORE_UNAVAILABLE", "SCHEMA_TOO_NEW", "INVALID_TRANSITION", "WORKFLOW_UNKNOWN",
     "WORKFLOW_NAME_TAKEN", "INVALID_INPUT", "PAYLOAD_REJECTED", "PAYLOAD_TOO_LARGE", "DEFINITION_INVALID",
     "STEP_OUTSIDE_WORKFLOW", "STEP_NOT_AWAITED", "REPLAY_DIVERGENCE", "HANDLER_VERSION_MISMATCH",
     "WORKFLOW_STUCK", "FORBIDDEN_IN_WORKFLOW", "EXECUTION_RECOVERY_EXHAUSTED", "WORKER_LEASE_EXPIRED",
@@ -74,10 +74,10 @@ def test_the_published_codes_exist(code: str) -> None:
 
 
 def test_the_text_of_an_error_is_its_message_followed_by_the_hint() -> None:
-    assert str(StaleExecution("seq 3 is old", hint="Drop it.")) == "seq 3 is old. Drop it."
-    assert str(StaleExecution("Too old!", hint="Drop it.")) == "Too old! Drop it."
-    assert str(StaleExecution("seq 3 is old", hint="")) == "seq 3 is old"
-    assert StaleExecution("x").args == ("x",)
+    assert str(LeaseExpired("seq 3 is old", hint="Drop it.")) == "seq 3 is old. Drop it."
+    assert str(LeaseExpired("Too old!", hint="Drop it.")) == "Too old! Drop it."
+    assert str(LeaseExpired("seq 3 is old", hint="")) == "seq 3 is old"
+    assert LeaseExpired("x").args == ("x",)
 
 
 def test_errors_carry_their_facts_as_data() -> None:

@@ -23,6 +23,7 @@ TIERS = {
     "ironflow.errors": 0,
     "ironflow.address": 0,
     "ironflow.duration": 0,
+    "ironflow.extras": 0,
     "ironflow.config": 0,
     "ironflow.spelling": 0,
     "ironflow.tasks": 0,

@@ -334,7 +334,8 @@ def _range_problems(settings: Settings) -> Iterator[str]:
             if value not in setting.choices:
                 yield f"{setting.name} is {value!r}: choose one of {', '.join(setting.choices)}"
         elif setting.kind != "text" and value is not None and value < setting.least:
-            yield f"{setting.name} is {value}: it must be at least {setting.least} {setting.unit}"
+            unit = "" if setting.kind == "count" else f" {setting.unit}"  # of a count, its name says what it counts
+            yield f"{setting.name} is {value}: it must be at least {setting.least}{unit}"
 
 
 def _relation_problems(s: Settings) -> Iterator[str]:

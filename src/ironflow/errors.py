@@ -21,7 +21,7 @@
         ├── ReplayError              a recorded run and today's code do not fit together
         │   ├── ReplayDivergence · HandlerVersionMismatch · WorkflowStuck
         ├── OwnershipError           the right to execute a run is gone
-        │   ├── StaleExecution · LeaseExpired · ExecutionRecoveryExhausted
+        │   ├── LeaseExpired · ExecutionRecoveryExhausted
         ├── StepError                how a step ended, as its workflow sees it
         │   ├── StepFailed · StepInterrupted · StepTimeout
         ├── RunError                 how a run ended, as a caller outside sees it
@@ -468,17 +468,24 @@ class ReplayDivergence(ReplayError):
     """
 
     code = "REPLAY_DIVERGENCE"
-    advice = "Roll the code back, or guard the change with ctx.patched(...), then `ironflow runs resume` it."
+    advice = (
+        "Roll the code back, or put the change behind ctx.patched(…); then `ironflow runs resume RUN` lets it go on."
+    )
 
     def __init__(self, step_id: str, expected: str, recorded: str, *, hint: str | None = None) -> None:
         self.step_id = step_id
         self.expected = expected
         self.recorded = recorded
         super().__init__(
-            f"at {step_id} the code asks for {expected}, but the journal recorded {recorded}",
+            self.told(step_id, expected, recorded),
             hint=hint,
             details={"step_id": step_id, "expected": expected, "recorded": recorded},
         )
+
+    @staticmethod
+    def told(step_id: object, expected: object, recorded: object) -> str:
+        """The message, also of a divergence that is only known by its facts."""
+        return f"at {step_id} the code asks for {expected}, and the journal recorded {recorded}"
 
 
 class HandlerVersionMismatch(ReplayError):
@@ -508,13 +515,6 @@ class OwnershipError(IronflowError):
     status = 409
     summary = "this worker no longer owns the run"
     advice = "Drop the run; its new owner carries on from the journal."
-
-
-class StaleExecution(OwnershipError):
-    """A write with an old execution number or lease token: another segment owns the run. Nothing changed."""
-
-    code = "STALE_EXECUTION"
-    summary = "another segment owns this run; nothing was written"
 
 
 class LeaseExpired(OwnershipError):

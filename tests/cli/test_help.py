@@ -87,6 +87,27 @@ def test_nothing_of_the_help_is_swallowed(
     assert [text for text in sentences if words_of(text) not in shown] == []
 
 
+@pytest.mark.parametrize("columns", ["40", "60", "72", "80"])
+@pytest.mark.parametrize(("words", "command"), COMMANDS)
+def test_the_help_cuts_no_name_however_narrow_the_terminal(
+    words: tuple[str, ...],
+    command: Any,
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    if columns == "40":  # names are broken there, but nothing of them is lost
+        assert getattr(command, "commands", None) or not re.search(r"[A-Z]…|--[\w-]*…", shown)
+        return
+    for option in [name for parameter in command.params for name in parameter.opts if name.startswith("-")]:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", shown), option
+    wanted = set(re.findall(r"IRONFLOW_\w+", " ".join(getattr(one, "help", None) or "" for one in command.params)))
+    assert {name for name in wanted if name not in shown} == set()
+
+
 def test_paragraphs_of_the_help_fill_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]

@@ -13,8 +13,8 @@ from rich.console import Console
 from tests.cli.conftest import Cli, environment
 from tests.cli.test_looking import created
 
+from ironflow.cli.holding import UNTIL, sentence
 from ironflow.cli.listing import Listing
-from ironflow.cli.runs import UNTIL, held
 from ironflow.engine.why import CODES, Hold
 from ironflow.model.capacity import SessionRow
 from ironflow.model.routing import Served, Serves
@@ -122,16 +122,44 @@ def test_workers_are_shown_with_whole_names_their_tags_and_whether_they_leave(
     assert " leaves " in second
 
 
+@pytest.mark.parametrize("columns", ["60", "110"])
+def test_the_longest_kind_pushes_nothing_out_of_its_column(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    cli.flows.write_text(
+        "from ironflow import Context, step, workflow\n"
+        "@step\ndef undo(n: int) -> None: ...\n"
+        "@workflow\nasync def undone(ctx: Context) -> None:\n    ctx.compensate(undo, 1)\n    await undo(1)\n"
+    )
+    cli.run("undone", None, "--id", "u1")
+    monkeypatch.setenv("COLUMNS", columns)
+    for verb in ("journal", "watch"):
+        lines = cli("runs", verb, "u1").splitlines()
+        assert max(map(len, lines)) <= int(columns)
+        assert len({line.index("undo  main/") for line in lines if "undo  main/" in line}) == 1
+        kind = "compensation_registered" if columns == "110" else "compensation_re…"
+        assert kind in "".join(lines)
+
+
+def test_why_is_not_wrapped_where_it_is_piped(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.run("add", 1)
+    cli("workflows", "pause", "add")
+    run_id = created(cli)
+    monkeypatch.setenv("COLUMNS", "60")
+    [line] = [line for line in cli("why", run_id).splitlines() if "WORKFLOW_PAUSED" in line]
+    assert "`ironflow workflows resume add` lets them go" in line
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert max(len(line.rstrip()) for line in cli("why", run_id).splitlines()[1:3]) <= 60
+
+
 def test_every_time_of_a_hold_is_told_as_what_it_is() -> None:
     timed = {code for code, meaning in CODES.items() if "until: " in meaning}
     plain = {"SCHEDULED", "RUN_RETRY", "RECOVERY_GRACE", "DEADLINE"}  # their message calls it "then"
     assert timed <= UNTIL.keys() | plain
-    stream = io.StringIO()
-    console = Console(file=stream, width=200, color_system=None)
     now = 1_000_000
-    console.print(held([Hold("EXECUTING", "executes on worker w", now + 19_000)], now))
-    console.print(held([Hold("STEP_RETRY", "a try failed", now - 15_000)], now))
-    executing, retry = stream.getvalue().splitlines()
+    executing = sentence(Hold("EXECUTING", "executes on worker w", now + 19_000), now)
+    retry = sentence(Hold("STEP_RETRY", "a try failed", now - 15_000), now)
     assert "executes on worker w (its lease ends in 19s, 1970-01-01T00:16:59.000Z, unless it is renewed)" in executing
     assert "a try failed (the next try was due 15s ago, " in retry
 

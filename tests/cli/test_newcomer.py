@@ -7,13 +7,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, environment
 from tests.cli.test_help import COMMANDS
 
 from ironflow.cli import completing
@@ -72,6 +73,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["lsit"], "Did you mean `ironflow runs list`?"),
         (["run", "x.py", "--server", "http://h"], "`ironflow runs create TARGET --server URL`"),
         (["doctor", "--server", "http://h"], "works on a database, which --db names"),
+        (["--nonsense"], "See `ironflow --help`."),
     ],
 )
 def test_a_slip_is_answered_with_the_command_that_works(
@@ -81,6 +83,15 @@ def test_a_slip_is_answered_with_the_command_that_works(
     assert says in capsys.readouterr().err
     assert main([*words, "--json"]) == 2
     assert says in json.loads(capsys.readouterr().out)["error"]["hint"]
+
+
+@pytest.mark.parametrize("words", [["run", "x.py", "--db"], ["capacity", "queue", "--json", "-n"]])
+def test_an_option_without_its_value_is_told_with_the_help_of_its_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    path = " ".join(word for word in words if word.isalpha())
+    assert f"See `ironflow {path} --help`." in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -137,6 +148,106 @@ def test_a_workflow_that_nobody_registered_is_told_with_the_command_that_registe
     assert f"Start a worker that has it: `ironflow worker FILE --db {cli.url}`" in cli.err
 
 
+# ---- what belongs to another command
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["doctor"], 5), (["apikey", "list"], 5), (["doctor", "--json"], 5), (["run", "absent-flows.py"], 2)],
+)
+def test_a_command_that_uses_no_server_says_so_where_the_environment_names_one(
+    words: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IRONFLOW_DATABASE_URL", "sqlite:///of-the-environment.db")
+    line = "works on the database sqlite:///of-the-environment.db, and not on the server of IRONFLOW_SERVER\n"
+    assert main(words) == code
+    assert line not in capsys.readouterr().err
+    monkeypatch.setenv("IRONFLOW_SERVER", "http://127.0.0.1:9")
+    assert main(words) == code
+    assert (line in capsys.readouterr().err) == (words[0] != "run"), "code that is not there is told first"
+    assert main([*words, "--db", "sqlite:///named.db"]) == code
+    assert "IRONFLOW_SERVER" not in capsys.readouterr().err, "who names a database means it"
+
+
+def test_a_run_says_so_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRONFLOW_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setenv("IRONFLOW_DATABASE_URL", cli.url)
+    assert main(["run", f"{cli.flows}:order", "-i", "1"]) == 1
+    told = cli.capsys.readouterr().err
+    assert f"works on the database {cli.url}, and not on the server of IRONFLOW_SERVER\n" in told
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "words"),
+    [
+        ("uvicorn", "server", ["serve"]),
+        ("aiohttp", "client", ["runs", "list", "--server", "http://127.0.0.1:9"]),
+        ("asyncpg", "postgres", ["runs", "list", "--db", "postgresql://127.0.0.1:1/x"]),
+    ],
+)
+def test_a_missing_extra_is_told_with_one_code_and_how_to_install_it(
+    library: str, extra: str, words: list[str], tmp_path: Path
+) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; from ironflow.cli.main import main; sys.exit(main({words!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error SETTINGS_INVALID: ")
+    assert library in done.stderr
+    assert f"pip install 'ironflow-engine[{extra}]', or in a clone pip install '.[{extra}]'\n" in done.stderr
+
+
+# ---- words
+
+
+def test_a_count_that_is_too_small_is_told_without_a_unit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRONFLOW_THREADS", "0")
+    assert main(["runs", "list"]) == 2
+    assert "threads is 0: it must be at least 1\n" in capsys.readouterr().err
+
+
+def test_a_workflow_is_told_as_what_it_is_and_was(cli: Cli) -> None:
+    cli("run", f"{cli.flows}:order", "--input", "7", code=1)
+    told = [cli("workflows", verb, "order") for verb in ("pause", "pause", "resume", "resume")]
+    assert told == [
+        "order is now paused\n",
+        "order was already paused\n",
+        "order is no longer paused\n",
+        "order was not paused\n",
+    ]
+
+
+def test_an_input_that_does_not_fit_is_told_alike_by_code_and_by_name(cli: Cli) -> None:
+    cli.flows.write_text(
+        "from dataclasses import dataclass\nfrom ironflow import Context, workflow\n"
+        "@dataclass\nclass Tea:\n    name: str\n    cups: int = 1\n"
+        "@workflow\nasync def brew(ctx: Context, tea: Tea) -> None: ...\n"
+    )
+    cli("run", f"{cli.flows}:brew", "--input", '{"name": "a"}')
+    for target in ("brew", f"{cli.flows}:brew"):
+        for given in ([], ["--input", "1"]):
+            hint = cli.json("runs", "create", target, *given, code=2)["error"]["hint"]
+            assert hint.endswith('Expected: {"name": string, "cups": integer (optional)}')
+
+
+# ---- ids
+
+
+def test_an_id_is_copied_from_a_table_with_its_ellipsis(cli: Cli) -> None:
+    for run_id in ("aaaa-first", "first-bbbb", "second-aaaa"):
+        cli.json("runs", "create", f"{cli.flows}:order", "--input", "1", "--id", run_id)
+    assert cli.json("runs", "get", "…-aaaa")["run_id"] == "second-aaaa"
+    assert cli.json("runs", "get", "…aaaa")["run_id"] == "second-aaaa"
+    assert cli.json("runs", "get", "aaaa…")["run_id"] == "aaaa-first"
+    assert "means 2 runs" in cli.json("runs", "get", "aaaa", code=2)["error"]["message"]
+    assert cli.json("runs", "get", "…aaa", code=4)["error"]["code"] == "RUN_NOT_FOUND"
+    assert cli.json("runs", "get", "…first", code=0)["run_id"] == "aaaa-first"
+
+
 # ---- a run that fails
 
 
@@ -147,7 +258,8 @@ def test_an_error_is_said_whole_once_and_its_frames_behind_it(cli: Cli) -> None:
     assert cli.err.index("error RUN_FAILED") < cli.err.index("in bad")
 
 
-def test_a_journal_keeps_its_columns_and_a_step_its_whole_time(cli: Cli) -> None:
+def test_a_journal_keeps_its_columns_and_a_step_its_whole_time(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     cli("run", f"{cli.flows}:order", "--input", "7", "--id", "f1", code=1)
     lines = cli("runs", "journal", "f1").splitlines()
     assert {line.index("main/") - len(name) for line in lines for name in ("flaky  ", "refund  ") if name in line} == {

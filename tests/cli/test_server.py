@@ -169,6 +169,7 @@ def _words(screen: str) -> list[str]:
 
 def test_a_part_of_an_id_means_the_same_run(twice: Twice) -> None:
     assert twice.same("runs", "get", "to-be-")[0]["run_id"] == "to-be-cancelled"
+    assert twice.same("runs", "get", "…be-cancelled")[0]["run_id"] == "to-be-cancelled"
     assert twice.same("runs", "get", "nobody", code=4)[0]["error"]["code"] == "RUN_NOT_FOUND"
     assert twice.same("runs", "get", "xy", code=4)[0]["error"]["code"] == "RUN_NOT_FOUND"
 
@@ -235,6 +236,16 @@ def test_runs_are_steered_alike(twice: Twice) -> None:
     assert json.loads(twice.db("runs", "get", first, "--json"))["state"] == "pending"
 
 
+def test_a_run_is_deleted_alike(twice: Twice) -> None:
+    first, second = (twice.created("--worker-tag", "nowhere") for _ in range(2))
+    sure = ("delete", "--yes")
+    for (verb, *more), code in ((sure, 2), (("cancel",), 0), (("delete",), 2), (sure, 0), (sure, 4)):
+        here = twice.db("runs", verb, first, *more, "--json", code=code)
+        there = twice.server("runs", verb, second, *more, "--json", code=code)
+        assert here.replace(first, "RUN") == there.replace(second, "RUN")
+    assert "FORBIDDEN" in twice.server("runs", "delete", twice.runs["completed"], "-y", "--json", code=7, key="viewer")
+
+
 def test_runs_that_diverged_are_resumed_together(twice: Twice) -> None:
     assert twice.same("runs", "resume", "--divergence") == [{"count": 0, "applied": False, "run_ids": []}]
     assert twice.same("runs", "resume", "--divergence", "--yes") == [[]]
@@ -272,6 +283,18 @@ def test_the_environment_names_server_and_key(twice: Twice, monkeypatch: pytest.
 )
 def test_what_contradicts_itself_is_refused(twice: Twice, words: list[str], says: str) -> None:
     assert says in json.loads(twice._run(["runs", "list", *words, "--json"], 2))["error"]["message"]
+
+
+@pytest.mark.parametrize("words", [["runs", "list"], ["worker", str(Path(flows.__file__))]])
+def test_a_key_that_is_missing_or_cannot_be_one_exits_7(
+    twice: Twice, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*words, "--server", twice.rig.url, "--json"]
+    assert json.loads(twice._run(words, 7))["error"]["code"] == "UNAUTHENTICATED"
+    for key, says in (("hello", "5 characters are too few for one"), ("two words", "a key is one word of plain ASCII")):
+        monkeypatch.setenv("IRONFLOW_API_KEY", key)
+        error = json.loads(twice._run(words, 7))["error"]
+        assert (error["code"], error["message"]) == ("UNAUTHENTICATED", f"IRONFLOW_API_KEY holds no key: {says}")
 
 
 def test_a_server_that_is_away_a_wrong_key_and_a_missing_right_say_so_in_a_sentence(twice: Twice) -> None:

@@ -8,12 +8,15 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli, eventually, process
 from tests.cli.test_looking import created
 from tests.cli.test_run import bodies
+
+from ironflow.cli import exits, supervisor
 
 Started = Callable[[list[str]], Popen[str]]
 
@@ -115,3 +118,29 @@ def test_workers_leave_in_order_when_their_supervisor_is_killed(cli: Cli, starte
     supervisor.kill()
     eventually(lambda: not sessions(cli), "it said goodbye")
     assert cli.json("audit") == []
+
+
+async def test_a_supervisor_replaces_a_worker_whose_key_file_was_half_written_and_none_that_never_had_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A child that finds no key ends as one that is refused; while a key is being replaced, that is no refusal."""
+    now: list[str | None] = ["old"]
+    told: list[str] = []
+    obituary: Any = SimpleNamespace(key=lambda: now[0], report=lambda session_id: None)
+    child = supervisor._Child([], 1, None, 0, as_json=False, obituary=obituary)
+    monkeypatch.setattr(child, "_tell", lambda event, code, text, **facts: told.append(event))
+    child.heard = supervisor.Heard()
+    child.heard.started()
+
+    def ended(key_at_start: str | None, key_now: str | None) -> bool:
+        child._key, now[0] = key_at_start, key_now
+        return child._is_final(exits.ACCESS)
+
+    assert ended("old", "old"), "refused, and there is no other key"
+    assert not ended("old", "new")
+    assert ended(None, None), "it never had one, and has never begun"
+    child._ever_began = True
+    assert not ended(None, None), "it has worked before: its key file is being written"
+    assert ended("old", None)
+    assert told == ["refused"] * 3
+    child.heard.end()

@@ -82,9 +82,15 @@ def test_a_key_file_holds_one_word(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     file = tmp_path / "key"
     file.write_text("ifkey_secret\n", encoding="utf-8")
     assert (api_key(file), api_key()) == ("ifkey_secret", None)
-    for content in ("", "two words", "secret-ü-secret"):
+    for content, says in (
+        ("", "nothing is in it"),
+        ("two words", "a key is one word of plain ASCII"),
+        ("secret-ü-secret", "a key is one word of plain ASCII"),
+        ("hello", "5 characters are too few for one"),
+        ("x" * 513, "513 characters are too many for one"),
+    ):
         file.write_text(content, encoding="utf-8")
-        with pytest.raises(InvalidSettings, match="holds no key") as caught:
+        with pytest.raises(Unauthenticated, match=f"holds no key: {says}") as caught:
             api_key(file)
         assert not content or content not in str(caught.value)
     with pytest.raises(InvalidSettings, match="cannot be read"):

@@ -80,7 +80,7 @@ def test_a_crash_in_the_second_attempt_replays_both() -> None:
     assert h.end("c", 3).output == [1, 2, 3]
 
 
-def test_a_restart_executes_every_step_again() -> None:
+def test_r24_a_restart_executes_every_step_again() -> None:
     h = Harness(flow(_abc, retry_mode="restart")).fresh().end("a", 1).fail("b")
     next_attempt(h)
     assert h.names() == ["a"]
@@ -252,7 +252,7 @@ def test_a_timeout_that_failed_the_run_is_not_replayed_into_the_next_attempt() -
 
     h = Harness(flow(limited)).fresh().later(5_000).replay().later(20_000).settle()
     h.end("b", error=asyncio.CancelledError())
-    assert h.last(j.RUN_RETRYING)["failed_steps"] == ["main/t2"]
+    assert h.last(j.RUN_RETRYING)["failed_steps"] == ["main/l1"]
     next_attempt(h)
     assert h.names() == ["b"]
     assert h.end("b", "in time").output == "in time"
@@ -315,7 +315,7 @@ def test_an_error_that_names_a_delay_delays_the_attempt_up_to_the_maximum() -> N
         assert h.queued_at - h.now == delay
 
 
-def test_a_run_whose_attempts_are_used_up_pauses_where_it_is_asked_to_and_goes_on_when_resumed() -> None:
+def test_g32_a_run_whose_attempts_are_used_up_pauses_where_it_is_asked_to_and_goes_on_when_resumed() -> None:
     h = Harness(flow(_abc, retry=2, on_exhausted="pause")).fresh().end("a", 1).fail("b")
     next_attempt(h).fail("b", KeyError("still"))
     assert (h.state, h.row.reason) == ("paused", "ATTEMPTS_EXHAUSTED")
@@ -351,7 +351,7 @@ def test_a_run_resumed_after_its_attempts_were_used_up_has_all_of_them_again() -
     assert h.state == "retrying"
 
 
-def test_a_reopened_run_keeps_finished_steps_and_has_its_attempts_again() -> None:
+def test_g36_a_reopened_run_keeps_finished_steps_and_has_its_attempts_again() -> None:
     h = Harness(flow(_abc, retry=2)).fresh().end("a", 1).fail("b")
     next_attempt(h).fail("b")
     assert (h.state, h.result["failed_steps"]) == ("failed", ["main/2:b"])
@@ -376,7 +376,7 @@ def test_a_step_retry_counts_anew_in_a_new_attempt_and_its_keys_go_on() -> None:
     assert [number for _, number, _ in h.started] == [1, 2, 3, 4]
 
 
-def test_a_loss_uses_no_attempt_and_progress_is_told_once() -> None:
+def test_g15_a_loss_uses_no_attempt_and_progress_is_told_once() -> None:
     h = Harness(flow(_abc)).fresh().recover()
     assert (h.row.attempt, h.row.retry_count, h.row.consecutive_recoveries) == (1, 0, 1)
     assert not h.plan.progress

@@ -83,3 +83,30 @@ def test_a_run_that_came_to_its_end_before_the_deadline_does_not_fail_while_it_i
 
     h = Harness(flow, deadline_at=START + 500).fresh().later(1_000).settle().end("a", "a")
     assert isinstance(h.error, LookupError)
+
+
+def test_a_run_whose_deadline_has_passed_fails_even_if_its_code_could_end_at_once() -> None:
+    @workflow
+    async def stepless(ctx: Context) -> str:
+        ctx.compensate(a.fn)
+        return "done"
+
+    for flow, state in ((stepless, "cancelling"), (line, "failed")):
+        h = Harness(flow, deadline_at=START - 1).fresh()
+        assert (h.state, h.names()) == (state, ["a"] if state == "cancelling" else [])
+        if h.running:
+            h.end("a")
+        assert isinstance(h.error, RunTimeout)
+
+
+def test_a_run_that_slept_over_its_deadline_is_not_told_that_its_sleep_is_over() -> None:
+    @workflow
+    async def nap(ctx: Context) -> str:
+        await ctx.sleep("10s")
+        return "slept"
+
+    for wake in (Harness.wake, Harness.replay):
+        h = Harness(nap, deadline_at=START + 5_000).fresh().later(20_000)
+        wake(h)
+        assert h.new() == ["run_resumed", "run_failed"]
+        assert isinstance(h.error, RunTimeout)

@@ -83,9 +83,9 @@ async def skipped(ctx: Context) -> Any:
 CASES = [
     (renamed, "main/2", "main/2:c", "main/2:b"),
     (retyped, "main/2:b", "kind llm", "kind tool"),
-    (removed, "main/2:b", "(not reached)", "started"),
+    (removed, "main/2:b", "nothing any more (it has returned)", "a step that has begun"),
     (added_before, "main/1", "main/1:c", "main/1:a"),
-    (never_reached, "main/1:a", "(not asked for)", "step_completed at seq 4"),
+    (never_reached, "main/1:a", "a sleep (main/t1) instead", "step_completed at seq 4"),
     (skipped, "main/2:b", "a skipped step", "an executed step"),
 ]
 
@@ -124,7 +124,7 @@ def test_a_removed_sleep_that_the_run_is_in_is_a_divergence() -> None:
 
     h = Harness(flow(napping)).fresh().end("a")
     h.later(3_600_000).replay(flow(removed))
-    assert (h.state, h.last(j.RUN_PAUSED)["recorded"]) == ("paused", "a timer")
+    assert (h.state, h.last(j.RUN_PAUSED)["recorded"]) == ("paused", "a sleep")
 
 
 def test_a_compensation_that_the_code_no_longer_registers_is_a_divergence() -> None:

@@ -9,8 +9,10 @@ import pytest
 from tests.engine.harness import START, Harness
 
 from ironflow.context import Context, Done, NotDone, Retry, Unknown, step, workflow
+from ironflow.engine.history import History
 from ironflow.errors import StepInterrupted
 from ironflow.model import journal as j
+from ironflow.model.journal import Event
 
 calls: list[Any] = []
 
@@ -364,6 +366,11 @@ def test_a_body_that_this_process_still_runs_is_adopted_and_not_started_again() 
     assert h.run_body("main/1:count").to_end().output == [1, 2, 3]
     assert [key for key in h.steps() if key == "started count"] == ["started count"] * 3
     assert calls == ["x", "y", "z"]
+
+
+def test_what_the_reference_calls_a_fact_is_what_a_history_gives_to_the_workflow() -> None:
+    payload = '{"t":1,"due":1,"patched":"p","error":{}}'
+    assert {kind for kind in j.KINDS if History.of([Event(1, kind, "main/1:a", payload)]).facts} == j.FACT_KINDS
 
 
 def test_an_adopted_body_that_fails_is_tried_again() -> None:

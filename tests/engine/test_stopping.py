@@ -170,7 +170,7 @@ def test_a_run_with_a_timer_is_not_stuck() -> None:
             await asyncio.Event().wait()
 
     h = Harness(flow).fresh()
-    assert (h.state, h.waits) == ("sleeping", {"main/t1": START + 10_000})
+    assert (h.state, h.waits) == ("sleeping", {"main/l1": START + 10_000})
     h.later(10_000).replay()
     assert isinstance(h.error, TimeoutError)
 

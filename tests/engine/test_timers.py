@@ -92,7 +92,7 @@ def test_a_timeout_that_fires_cancels_its_step_and_is_journaled_as_a_fact() -> N
             return await b()
 
     h = Harness(limited).fresh().later(30_000).settle()
-    assert h.new() == ["timer_fired main/t1", "started b"]
+    assert h.new() == ["timer_fired main/l1", "started b"]
     assert h.stopped == ["main/1:a"]
     h.end("a", "late")  # dropped
     assert h.new() == ["cancelled a"]

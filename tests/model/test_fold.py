@@ -149,26 +149,35 @@ def test_notes_show_in_the_view() -> None:
 
 
 def breaches(*entries: tuple[Any, ...]) -> str:
-    return "\n".join(fold(journal(*BEGIN, *entries)).breaches)
+    return "\n".join(text for _, text in fold(journal(*BEGIN, *entries)).breaches)
 
 
 def test_a_gap_and_a_repeat_are_breaches() -> None:
     events = journal(*BEGIN, (j.WARNING,))
     del events[1]
-    assert "seq 3 follows 1" in fold(events).breaches[0]
+    [(rule, text)] = fold(events).breaches
+    assert (rule, "seq 3 follows 1" in text) == (j.DENSE, True)
     assert fold([events[0], events[0]]).breaches
 
 
 def test_a_write_by_an_older_owner_is_a_breach() -> None:
     events = journal(*BEGIN, (j.WARNING,))
     events[1].execution_seq = 5
-    assert "written by execution_seq 1, after 5" in fold(events).breaches[0]
+    [(rule, text)] = fold(events).breaches
+    assert (rule, "written by execution_seq 1, after 5" in text) == (j.OWNERS_FOLLOW, True)
     assert fold(events).execution_seq == 5
 
 
 def test_anything_after_the_end_but_a_reopening_is_a_breach() -> None:
     assert "follows the terminal event" in breaches((j.RUN_FAILED, None, {}), (j.RUN_FAILED, None, {}))
     assert breaches((j.RUN_FAILED, None, {}), (j.RUN_REOPENED,), (j.RUN_SUCCEEDED, None, {})) == ""
+
+
+def test_a_second_end_and_an_impossible_step_break_the_same_rule() -> None:
+    for twice in ((j.RUN_FAILED, None, {}), (j.STEP_STARTED, S, {})):
+        assert [rule for rule, _ in fold(journal(*BEGIN, twice, twice)).breaches] == [j.FOLDS]
+    [(rule, _)] = fold([*journal(*BEGIN), Event(3, j.STATUS_SET, None, "{", 1)]).breaches
+    assert rule == j.READABLE
 
 
 def test_an_impossible_step_is_a_breach() -> None:
@@ -186,6 +195,7 @@ def test_of_results_of_one_step_the_oldest_stands_until_a_restart() -> None:
         [(j.STEP_COMPLETED, S, {"result": 2})],
         [(j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {"result": 2})],
         [(j.RUN_RETRYING, None, {"mode": "resume"}), (j.RUN_RESUMED,), (j.STEP_COMPLETED, S, {"result": 2})],
+        [(j.RUN_RETRYING, None, {"mode": "resume", "failed_steps": [S]}), (j.STEP_STARTED, S, {})],
         [(j.STEP_FAILED, S, {"error": {"message": "x"}})],
         [(j.STEP_INTERRUPTED, S, {})],
     ]
@@ -193,8 +203,8 @@ def test_of_results_of_one_step_the_oldest_stands_until_a_restart() -> None:
         view = fold(journal(*BEGIN, *first, *more))
         step = view.steps[S]
         assert (step.state, step.result, step.error, len(step.tries)) == ("completed", 1, None, 1)
-        assert all(f"{S} completed at seq 4 and" in breach for breach in view.breaches)
-        assert view.breaches
+        assert {rule for rule, _ in view.breaches} == {j.RESULTS_STAND}
+        assert all(f"{S} completed at seq 4 and" in text for _, text in view.breaches)
     for again in ((j.RUN_RETRYING, None, {"mode": "restart"}), (j.RUN_REOPENED, None, {"mode": "restart"})):
         end = [] if again[0] == j.RUN_RETRYING else [(j.RUN_FAILED, None, {"error": {}})]
         view = told(*first, *end, again, (j.STEP_STARTED, S, {}), (j.STEP_COMPLETED, S, {"result": 2}))
@@ -247,6 +257,6 @@ def test_an_event_shows_what_it_is() -> None:
     assert (Event(1, "k").data(), Event(1, "k", None, '{"a": 1}').data()) == ({}, {"a": 1})
 
 
-def test_every_kind_is_explained_and_terminal_kinds_and_facts_are_kinds() -> None:
-    assert set(KINDS) >= j.TERMINAL_KINDS | j.FACT_KINDS | j.OWNER_KINDS
+def test_every_kind_is_explained_and_terminal_ones_are_kinds() -> None:
+    assert set(KINDS) >= j.TERMINAL_KINDS
     assert all(KINDS.values())

@@ -53,7 +53,7 @@ def test_a_clock_that_was_ahead_by_a_year_is_not_followed_for_a_year() -> None:
     assert uuid.UUID(following(1_700_000_000_000)).int >> 80 == 1_700_000_000_000
 
 
-def test_p9_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
+def test_p9_p11_an_idempotency_key_is_the_hash_of_run_step_and_attempt() -> None:
     assert ids.idempotency_key("r", "main/1:pay", 2) == hashlib.sha256(b"r|main/1:pay|2").hexdigest()
 
 

@@ -7,8 +7,9 @@ from tests.model.build import NOW, a_lease, a_place, a_run, locked
 
 from ironflow.errors import InvalidTransition
 from ironflow.model import journal as j
-from ironflow.model import operator
+from ironflow.model import operator, recovery
 from ironflow.model import run as runs
+from ironflow.model.recovery import RecoveryPolicy
 from ironflow.model.wait import SLEEPING, TIMER, WaitRow
 
 LIVE = sorted(runs.STATES - runs.TERMINAL)
@@ -26,7 +27,7 @@ def test_cancel_ends_any_live_run_and_fences_its_owner_off(state: str) -> None:
     assert [entry.action for entry in change.audit] == ["run.cancel"]
 
 
-def test_cancel_lets_a_run_with_compensations_undo_them_first() -> None:
+def test_g35_cancel_lets_a_run_with_compensations_undo_them_first() -> None:
     change = operator.cancel(locked(a_run(compensations=2), lease=a_lease()), "ann")
     assert change is not None
     assert (change.state, change.ended) == (runs.CANCELLING, False)
@@ -148,3 +149,13 @@ def test_release_touches_only_what_the_session_holds() -> None:
     assert operator.release(locked(a_run(), lease=a_lease()), "s2") is None
     assert operator.release(locked(a_run()), "s1") is None
     assert operator.release(locked(a_run(runs.PAUSED), lease=a_lease()), "s1") is None
+
+
+def test_whatever_takes_a_run_away_begins_with_what_the_reference_calls_a_change_of_owner() -> None:
+    held, policy = locked(a_run(), lease=a_lease()), RecoveryPolicy()
+    for change in (
+        operator.cancel(held, "ann"), operator.pause(held, "ann"), operator.release(held, "s1"),
+        operator.reopen(locked(a_run(runs.FAILED)), "ann", []), recovery.expired_lease(held, policy),
+    ):  # fmt: skip
+        assert change is not None
+        assert (change.new_execution_seq, change.events[0].kind in j.OWNER_KINDS) == (4, True), change

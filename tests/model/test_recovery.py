@@ -129,7 +129,8 @@ def test_a_run_that_says_it_is_owned_or_queued_and_is_not_is_put_back_uncharged(
     if state in runs.OWNED | runs.QUEUED:
         assert change is not None
         assert changes(change)["consecutive_recoveries"] == 0
-        assert change.audit[-1].action == "invariant.unowned_run"
+        assert change.release is False, "there is no lease to be taken away, and none is told to have run out"
+        assert [one.action for one in change.audit] == ["capacity.segment.recovered", "invariant.unowned_run"]
     else:
         assert change is None
 

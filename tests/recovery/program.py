@@ -138,6 +138,14 @@ async def short(ctx: Context, name: str) -> str:
 
 
 @ironflow.workflow
+async def nap(ctx: Context, name: str) -> list[str]:
+    """A step on either side of a delay of a second."""
+    before = await mark(f"{name}-1")
+    await ctx.sleep("1s")
+    return [before, await mark(f"{name}-2")]
+
+
+@ironflow.workflow
 async def pill(ctx: Context, name: str) -> str:
     """Kills the process that executes its step."""
     return await die(name)
@@ -157,7 +165,7 @@ async def glutton(ctx: Context, name: str) -> int:
     return await devour(name)
 
 
-WORKFLOWS = (line, wave, short, pill, poison, glutton, quits)
+WORKFLOWS = (line, wave, short, nap, pill, poison, glutton, quits)
 
 
 # ---- processes

@@ -92,6 +92,19 @@ async def test_a_waker_beside_a_worker_that_drains_a_herd_claims_one_batch_and_l
     assert (await waking.run_once()).more
 
 
+async def test_a_waker_comes_back_at_once_while_there_are_full_pages_of_delayed_segments(
+    store_url: str, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waker, "PROMOTED", 2)
+    clock = [1_000]
+    store = await open_store(store_url, clock=lambda: clock[0])
+    await answers(store, *[create(f"r{n}", eligible_at=5_000) for n in range(3)])
+    clock[0] = 5_000
+    waking = Waker(store, "one")
+    passes = [await waking.run_once() for _ in range(2)]
+    assert [(report.counts, report.more) for report in passes] == [({"promoted": 2}, True), ({"promoted": 1}, False)]
+
+
 async def test_g21_a_claim_that_is_older_than_the_threshold_goes_back_with_its_fields_null(store: Store) -> None:
     stuck = new_name()
     await store.listen(print, stuck)
@@ -175,18 +188,6 @@ async def test_g22_a_run_with_a_lease_or_a_queue_row_is_none_of_the_sweeps_busin
     assert (await Sweep(store).run_once()).counts == {}
     for run_id in ("owned", "graced"):
         assert [wait.status for wait in await store.waits(run_id)] == ["waking"]
-
-
-async def test_r27_a_delay_survives_every_process(store_url: str, open_store: Open) -> None:
-    first = await open_store(store_url)
-    due = first.now() + 50
-    await suspended(first, timer("r1", due))
-    await first.close()
-    second = await open_store(store_url)
-    assert await second.next_due() == due
-    while second.now() < due:
-        await asyncio.sleep(0.005)
-    assert (await Waker(second, "n").run_once()).run_ids == ["r1"]
 
 
 async def test_a_claim_that_a_defect_keeps_from_being_handed_on_is_told_of_and_stops_no_other(

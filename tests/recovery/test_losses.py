@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from tests.recovery.kit import EXPIRED, audits, lose, row, scanner, until
+from tests.recovery.kit import EXPIRED, audits, lose, quick, row, scanner, until
+from tests.recovery.program import hold, lines, open_gate
 from tests.store.build import HOUR, answer, answers, append, changed, create, leave, session, start, timer
 
+import ironflow
 from ironflow.model import journal as j
+from ironflow.model import recovery
 from ironflow.model.fold import fold
-from ironflow.model.transition import APPLIED
+from ironflow.model.transition import APPLIED, Locked, Transition
 from ironflow.store.base import Store
 
 # ---- counting
@@ -45,6 +47,41 @@ async def test_g15_a_step_that_completes_starts_the_count_again(store: Store) ->
     assert (found.consecutive_recoveries, found.charged_recoveries, found.lease_recoveries) == (0, 0, 1)
     await eye.run_once()
     assert (await row(store)).consecutive_recoveries == 1
+
+
+@ironflow.workflow
+async def three_holds(ctx: ironflow.Context, name: str) -> list[str]:
+    return [await hold(f"{name}-{n}") for n in range(3)]
+
+
+@pytest.mark.usefixtures("folder")
+async def test_g15_a_run_that_gets_on_between_its_losses_never_comes_to_the_ceiling(store_url: str) -> None:
+    """One loss in a row is allowed, and each of its steps costs it one."""
+
+    def lost(locked: Locked) -> Transition:
+        change = recovery.requeue(locked, recovery.RecoveryPolicy(ceiling=1), charged=True, reason=recovery.GONE)
+        change.release = True
+        return change
+
+    async with ironflow.open(store_url, workflows=[three_holds], settings=quick(lease_ttl_ms=20_000)) as engine:
+        run = await engine.start(three_holds, "x")
+        for n in range(3):
+            await until(lambda n=n: lines(f"x-{n}"))
+            assert (await row(engine.store, run.id)).consecutive_recoveries == 0
+            await engine.store.decide([run.id], lost)
+            await until(lambda n=n: _owned_again(engine, run.id, n + 1))
+            assert (await row(engine.store, run.id)).consecutive_recoveries == 1
+            open_gate(f"x-{n}")
+        assert await run.result(timeout=20) == ["x-0", "x-1", "x-2"]
+        found = await row(engine.store, run.id)
+        assert (found.lease_recoveries, found.consecutive_recoveries, found.charged_recoveries) == (3, 0, 0)
+
+
+async def _owned_again(engine: ironflow.Engine, run_id: str, losses: int) -> bool:
+    assert engine.worker is not None
+    engine.worker.dispatcher.told()
+    found = await row(engine.store, run_id)
+    return (found.state, found.lease_recoveries) == ("running", losses)
 
 
 @pytest.mark.parametrize("allowed", [0, 2])
@@ -86,8 +123,10 @@ async def test_r14_a_step_in_back_off_is_unchanged_by_a_recovery(store: Store) -
     waiting.events[0].kind, waiting.events[0].payload = j.STEP_RETRYING, '{"attempt":1,"of":3,"due":77}'
     assert await answer(store, waiting) == APPLIED
     await (await scanner(store)).run_once()
+    assert (await row(store)).lease_recoveries == 1
     step = fold(await store.journal("r1")).steps["0:a"]
     assert (step.state, step.due_at) == ("retrying", 77)
+    assert [(one.number, one.state) for one in step.tries] == [(1, "retrying")]
 
 
 # ---- broken invariants, deadlines, runs that kill their reader
@@ -96,13 +135,6 @@ async def test_r14_a_step_in_back_off_is_unchanged_by_a_recovery(store: Store) -
 async def test_a_run_with_neither_lease_nor_queue_row_is_queued_again_and_written_down(store: Store) -> None:
     """Orphaned runs stayed running for ever: a fault that a product of this kind shipped."""
     await answer(store, start("r1"))
-    lost = changed()
-
-    def drop_lease(locked: Any) -> Any:
-        change = lost(locked)
-        change.release = True
-        return change
-
     await store.decide(["r1"], drop_lease)
     await store.decide(["r1"], changed(state="running"))
     assert (await (await scanner(store, lease_ttl_ms=HOUR, session_ttl_ms=HOUR)).run_once()).counts == {}
@@ -110,8 +142,27 @@ async def test_a_run_with_neither_lease_nor_queue_row_is_queued_again_and_writte
     started = (await row(store)).started_at or 0
     await until(lambda: store.now() > started + 300)
     assert (await eye.run_once()).counts == {"breaches": 1}
-    assert "invariant.unowned_run" in await audits(store)
+    assert await audits(store) == ["capacity.segment.recovered", "invariant.unowned_run"]
     assert ((await row(store)).state, len(await store.queue())) == ("pending", 1)
+
+
+async def test_a_lost_run_behind_a_page_of_live_ones_is_found_by_the_next_pass(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ironflow.store.rows.LIVE_PAGE", 2)
+    await answers(store, *(start(f"r{n}") for n in range(4)))
+    await store.decide(["r1", "r3"], drop_lease)
+    began, eye = store.now(), await scanner(store, lease_ttl_ms=300)
+    await until(lambda: store.now() > began + 300)
+    passes = [await eye.run_once() for _ in range(3)]
+    assert [report.counts for report in passes] == [{"breaches": 1}, {"breaches": 1}, {}]
+    assert {(await row(store, name)).state for name in ("r1", "r3")} == {"pending"}
+
+
+def drop_lease(locked: Locked) -> Transition:
+    change = changed()(locked)
+    change.release = True
+    return change
 
 
 async def test_a_deadline_that_passes_while_nobody_executes_the_run_ends_it(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.store.build import (
 )
 from tests.store.conftest import Open
 
+from ironflow.config import SETTINGS
 from ironflow.errors import StoreUnreachable
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import journal as j
@@ -117,17 +119,6 @@ async def test_a_lease_of_a_paused_run_only_gives_its_slot_back(store: Store) ->
     assert ((await row(store)).state, await store.queue()) == ("paused", [])
 
 
-async def test_r33_the_scanner_ignores_a_paused_run_for_ever(store: Store) -> None:
-    from ironflow.engine import commands
-
-    await answer(store, start("r1"))
-    await commands.pause(store, "r1", "me")
-    eye = await scanner(store)
-    for _ in range(3):
-        assert (await eye.run_once()).counts == {}
-    assert (await row(store)).state == "paused"
-
-
 async def test_g12_p20_after_a_recovery_the_old_owner_writes_nothing(store: Store) -> None:
     await answer(store, start("r1", ttl=EXPIRED))
     await (await scanner(store)).run_once()
@@ -149,6 +140,19 @@ async def test_g16_an_expired_reservation_frees_its_slot_and_uses_no_attempt(sto
     head = await peek_one(store)
     found = await row(store)
     assert (head.run_id, head.execution_seq, found.lease_recoveries, found.attempt) == ("r1", 0, 0, 1)
+
+
+async def test_g16_the_place_of_an_expired_reservation_is_free_for_the_next_of_its_lane_at_once(store: Store) -> None:
+    """A run that nobody here can execute must not keep another one waiting that its lane has room for."""
+    for name in ("r1", "r2"):
+        change = create(name, limits='[{"group":"g","limit":1}]', route=name)
+        change.lanes = [("g", 1)]
+        await answer(store, change)
+    assert [head.run_id for head in await store.reserve(["r1", "r2"], 2, "s1", EXPIRED)] == ["r1"]
+    assert {queued.run_id: queued.status for queued in await store.queue()} == {"r1": "reserved", "r2": "blocked"}
+    assert (await (await scanner(store)).run_once()).counts == {"reservations": 1}
+    assert {queued.run_id: queued.status for queued in await store.queue()} == {"r1": "ready", "r2": "ready"}
+    assert [head.run_id for head in await store.reserve(["r2"], 1, "s2", HOUR)] == ["r2"]
 
 
 async def test_g17_deleting_an_expired_session_requeues_nothing_by_itself(store: Store) -> None:
@@ -215,9 +219,17 @@ async def test_g19_r12_p17_two_scanners_recover_each_run_once_with_one_pair_of_a
         assert await audits(store, name) == ["capacity.lease.expired", "capacity.segment.recovered"]
 
 
-async def test_g24_audits_of_a_recovery_are_always_written(store: Store) -> None:
-    await answer(store, start("r1", ttl=EXPIRED))
-    await (await scanner(store)).run_once()
+async def test_g24_audits_of_a_recovery_are_written_whatever_else_is_switched_off(store: Store) -> None:
+    off: dict[str, Any] = {setting.field: None for setting in SETTINGS if setting.kind == "optional"}
+    off |= {setting.field: 0 for setting in SETTINGS if setting.kind == "count" and not setting.least}
+    assert off.keys() >= {"suspect_after_ms", "run_retention_ms", "max_streams", "parked_instances"}
+    eye = await scanner(store, **off, metrics_address=None, log_level="critical")
+    logging.disable()
+    try:
+        await answer(store, start("r1", ttl=EXPIRED))
+        await eye.run_once()
+    finally:
+        logging.disable(logging.NOTSET)
     assert await audits(store) == ["capacity.lease.expired", "capacity.segment.recovered"]
 
 

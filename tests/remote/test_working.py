@@ -14,7 +14,7 @@ from tests.remote.kit import client, served, working
 
 import ironflow
 from ironflow.config import Settings
-from ironflow.errors import RunFailed, Unauthenticated
+from ironflow.errors import RunFailed, RunPaused, Unauthenticated
 from ironflow.model import journal as j
 from ironflow.remote import batch, connection
 
@@ -222,15 +222,20 @@ async def test_a_long_journal_comes_in_pages(sqlite_url: str) -> None:
         assert len(lines("large")) == 56, "nothing that had ended was executed again"
 
 
-async def test_a_transactional_step_is_refused_in_words_that_say_what_to_do(sqlite_url: str) -> None:
-    async with (
-        served(sqlite_url) as server,
-        client(sqlite_url, WORKFLOWS) as looking,
-        working(server.url, server.key, WORKFLOWS),
-    ):
-        run = await looking.start(transactional, 1)
-        with pytest.raises(RunFailed, match="needs a worker on the database"):
-            await run.result(timeout=20)
+async def test_a_run_that_comes_to_a_transactional_step_is_kept_for_a_worker_with_the_database(sqlite_url: str) -> None:
+    async with served(sqlite_url) as server, client(sqlite_url, WORKFLOWS) as looking:
+        async with working(server.url, server.key, WORKFLOWS):
+            run = await looking.start(transactional, 1)
+            with pytest.raises(RunPaused):
+                await run.result(timeout=20)
+        (hold,) = await run.why()
+        assert "needs a worker that has the database" in hold.message
+        assert hold.details["reason"] == "NEEDS_DATABASE"
+        kinds = [event.kind for event in await looking.store.journal(run.id)]
+        assert kinds == ["run_created", "run_started", "run_paused"], "nothing of the step has begun"
+        async with ironflow.open(sqlite_url, workflows=WORKFLOWS):
+            await run.resume()
+            assert await run.result(timeout=20) == 1
 
 
 async def test_the_servers_clocks_and_limits_replace_the_workers_own(sqlite_url: str) -> None:

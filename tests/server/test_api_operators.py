@@ -44,7 +44,7 @@ async def test_workflows_tell_what_their_workers_declared(api: Api) -> None:
     assert [one["name"] for one in first["items"] + second["items"]] == ["a/b", "order"]
 
 
-async def test_a_paused_workflow_takes_runs_and_hands_out_none(api: Api) -> None:
+async def test_r38_a_paused_workflow_takes_runs_and_hands_out_none(api: Api) -> None:
     key = await api.key("developer")
     await api.declare("order")
     paused = (await api.ask("POST", "/workflows/order/pause", key)).json

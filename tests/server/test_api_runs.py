@@ -63,17 +63,35 @@ async def test_r43_two_creations_at_once_with_one_idempotency_key_make_one_run(p
             assert found[0].json["run_id"] in other.json["detail"]
 
 
+@ironflow.workflow(name="order")
+async def ending_as_told(ctx: ironflow.Context, end: str) -> str:
+    if end == "failed":
+        raise ValueError(end)
+    if end == "warning":
+        ctx.warn(end)
+    return end
+
+
 async def test_r44_two_creations_at_once_with_one_concurrency_key_make_one_run_until_it_ends(postgres_url: str) -> None:
     async with serving(postgres_url) as one, serving(postgres_url) as two:
         await one.declare("order")
         key = await one.key("developer")
-        for end in ("cancel", "cancel", "cancel"):
-            found = await asyncio.gather(*(post(node, key, concurrency_key="c") for node in (one, two, one, two)))
+        for end in ("completed", "failed", "cancelled", "warning"):
+            starts = (post(node, key, concurrency_key="c", input=end) for node in (one, two, one, two))
+            found = await asyncio.gather(*starts)
             assert sorted(answer.status for answer in found) == [201, 409, 409, 409]
             (made,) = [answer.json["run_id"] for answer in found if answer.status == 201]
-            for refused in (answer for answer in found if answer.status == 409):
+            await one.ask("POST", f"/runs/{made}/pause", key)
+            held = await post(two, key, concurrency_key="c", input=end)
+            await one.ask("POST", f"/runs/{made}/resume", key)
+            for refused in (held, *(answer for answer in found if answer.status == 409)):
                 assert (refused.code, refused.json["details"]["run_id"]) == ("CONCURRENCY_CONFLICT", made)
-            assert (await two.ask("POST", f"/runs/{made}/{end}", key)).json["state"] == "cancelled"
+            if end == "cancelled":
+                assert (await two.ask("POST", f"/runs/{made}/cancel", key)).json["state"] == end
+            async with asyncio.timeout(20), ironflow.open(postgres_url, workflows=[ending_as_told]) as engine:
+                await engine.wait_end(made)
+            assert (await two.ask("GET", f"/runs/{made}", key)).json["state"] == end
+        assert (await post(one, key, concurrency_key="c", input="again")).status == 201
 
 
 async def test_a_key_that_is_given_back_while_a_start_is_refused_does_not_refuse_it(
@@ -287,6 +305,19 @@ async def test_commands_do_what_they_say_and_are_written_under_the_name_of_the_k
     written = (await api.ask("GET", "/audit", key, query={"run_id": made})).json["items"]
     assert len(written) >= 6
     assert {one["actor"] for one in written} == {f"{row.name} ({row.key_id})"}
+
+
+async def test_g36_of_two_retries_at_once_one_is_answered_409(postgres_url: str) -> None:
+    async with serving(postgres_url) as one, serving(postgres_url) as two:
+        key = await one.key("developer")
+        for n in range(10):
+            for change in (start(f"r{n}"), leave(f"r{n}", 4, "failed")):
+                assert await answer(one.store, change) == APPLIED
+            found = await asyncio.gather(*(node.ask("POST", f"/runs/r{n}/retry", key) for node in (one, two)))
+            assert sorted(asked.status for asked in found) == [200, 409]
+            assert [asked.code for asked in found if asked.status == 409] == ["INVALID_TRANSITION"]
+            events = await one.store.journal(f"r{n}")
+            assert [event.kind for event in events].count(j.RUN_REOPENED) == 1
 
 
 async def test_only_an_ended_run_is_deleted_and_the_audit_log_remembers_it(api: Api, key: str) -> None:

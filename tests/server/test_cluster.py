@@ -80,7 +80,7 @@ async def beat(*workers: Speaker, held: Any = ()) -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_a_poll_at_one_node_is_answered_when_a_run_is_started_at_the_other(cluster: Cluster) -> None:
+async def test_g37_a_poll_at_one_node_is_answered_when_a_run_is_started_at_the_other(cluster: Cluster) -> None:
     worker = cluster.worker_at(cluster.one)
     await worker.register()
     beats = asyncio.ensure_future(beat(worker))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from tests.recovery.kit import until
-from tests.server.asking import Api, serving
+from tests.server.asking import OTHER, Api, serving
 from tests.server.test_sse import Browser, Counting, allowed, write
 from tests.store.build import append, leave, start
 
@@ -76,6 +77,37 @@ async def test_large_payloads_are_read_one_by_one_and_for_a_few_readers_at_a_tim
     for stream in streams:
         await stream.aclose()
     await tail.close()
+
+
+async def test_readers_that_take_nothing_hold_up_no_other_organisation_s(api: Api) -> None:
+    await write(api, start("r1"), large(4), start("r2", org=OTHER.org, environment=OTHER.environment))
+    theirs = large(4)
+    theirs.run_id = "r2"
+    await write(api, theirs)
+    stuck, app = [0], api.app
+
+    async def unread(scope: Any, receive: Any, send: Any) -> None:
+        async def blocks(message: Any) -> None:
+            if len(message.get("body", b"")) > 10_000 and "/r1/" in scope["path"]:
+                stuck[0] += 1
+                await asyncio.Event().wait()
+            await send(message)
+
+        await app(scope, receive, blocks)
+
+    api.app = unread
+    own, other = await api.key("viewer"), await api.key("viewer", scope=OTHER)
+    async with AsyncExitStack() as stack:
+        for _ in range(sse.LARGE_AT_ONCE + 1):
+            await stack.enter_async_context(api.open("GET", "/runs/r1/events", own))
+        await until(lambda: stuck[0] == sse.LARGE_AT_ONCE)
+        async with api.open("GET", "/runs/r2/events", other) as stream:
+            browser = Browser(stream)
+            async with asyncio.timeout(5):
+                found = [await browser.next() for _ in range(4)]
+        assert found[-1] is not None
+        assert len(found[-1]["payload"]["result"]) == 20_000
+        assert stuck[0] == sse.LARGE_AT_ONCE
 
 
 async def test_a_stream_gives_large_payloads_whole_and_in_their_place(api: Api) -> None:

@@ -169,7 +169,7 @@ async def test_a_heartbeat_from_before_the_break_does_not_take_the_suspicion_awa
     monkeypatch.setattr(on_sqlite.store, "heart", Late)
     stream = node.streams.open(worker.session_id, await on_sqlite.caller(), always)
     beating = asyncio.ensure_future(worker.heartbeat())
-    await until(lambda: node.hearts.busy(worker.session_id))
+    await until(lambda: worker.session_id in node.hearts._under_way)
     ending = asyncio.ensure_future(node.streams.ended(stream))
     await asyncio.sleep(0)
     may_end.set()

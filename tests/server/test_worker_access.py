@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import pytest
 from tests.recovery.kit import row, until
-from tests.server.kit import Refused, Served, Speaker, append, new_key, served, start
+from tests.server.kit import Refused, Served, Speaker, append, ending, new_key, served, start, taking
 from yarl import URL
 
 from ironflow.engine import commands
 from ironflow.model import wire
 from ironflow.model.run import PENDING
-from ironflow.model.scope import Scope
+from ironflow.model.scope import DEFAULT, Scope
 from ironflow.server.keys import hash_of
 
 OTHER = Scope("acme", "prod")
@@ -36,6 +36,22 @@ async def refusal(asked: Any) -> dict[str, Any]:
     with pytest.raises(Refused) as refused:
         await asked
     return {**refused.value.problem, "detail": refused.value.problem["detail"].split("'")[0]}
+
+
+async def test_what_a_key_is_told_of_a_stranger_s_run_with_the_id_of_its_own_deleted_one(here: Served) -> None:
+    worker = await here.worker()
+    await here.start(id="shared")
+    head = await worker.took()
+    assert await worker.transitions(wire.item_of(ending(head, 3))) == ["applied"]
+    assert await here.store.delete_run("shared", "ann", DEFAULT)
+    await start(here.store, scope=OTHER, id="shared")
+    take, write = taking(head, seq=99), append(head, 99)
+    take.execution_seq, take.new_execution_seq, take.events[0].execution_seq = 0, 1, 1
+    for change, answer in ((take, "lost"), (write, "stale")):
+        for run_id in ("shared", "nobody"):
+            change.run_id = run_id
+            asked = [wire.item_of(change), {**wire.item_of(change), "again": True}]
+            assert await worker.transitions(*asked) == [answer] * 2
 
 
 # ---- sessions

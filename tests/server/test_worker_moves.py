@@ -18,7 +18,7 @@ def registered(head: RunHead) -> dict[str, Any]:
     return {**wire.item_of(append(head, 3)), "events": [[3, *note]], "changes": {"compensations": 1}}
 
 
-async def test_a_cancel_that_was_accepted_cannot_be_taken_back_by_a_worker(here: Served) -> None:
+async def test_g35_a_cancel_that_was_accepted_cannot_be_taken_back_by_a_worker(here: Served) -> None:
     worker = await here.worker()
     run = await here.start()
     head = await worker.took()

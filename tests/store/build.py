@@ -36,12 +36,12 @@ async def answer(store: Store, change: Transition) -> str:
 
 async def answers(store: Store, *changes: Transition) -> list[str]:
     """Submit several at once, so that they share a batch where the store makes batches."""
-    store.live_segments = len(changes)
+    store.concurrent_writers = len(changes)
     try:
         found = [store.submit(change) for change in changes]
         return [await one if inspect.isawaitable(one) else one for one in found]
     finally:
-        store.live_segments = 0
+        store.concurrent_writers = 0
 
 
 def start(run_id: str, *, token: str = "token", ttl: int = TTL, session: str = "s1", **row: Any) -> Transition:

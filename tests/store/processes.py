@@ -21,7 +21,7 @@ async def _work(url: str, name: str, runs: int, appends: int) -> int:
     """Start runs and append to them, all at once; then race for the queue. Returns how many it got."""
     store = await connect(url)
     try:
-        store.live_segments = runs
+        store.concurrent_writers = runs
 
         async def one(n: int) -> None:
             assert await answer(store, start(f"{name}-{n}")) == APPLIED

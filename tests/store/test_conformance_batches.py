@@ -90,7 +90,7 @@ async def test_large_payloads_of_many_runs_share_a_batch(store: Store) -> None:
 async def test_an_error_nobody_foresaw_hits_its_own_transition_only(store: Store) -> None:
     """A seq that is taken means a bug in the writer: the key of the journal is the tripwire."""
     await answers(store, *[start(f"r{n}") for n in range(3)])
-    store.live_segments = 3
+    store.concurrent_writers = 3
     futures = [store.submit(change) for change in (append("r0", 4), append("r1", 3), append("r2", 4))]
     found = await asyncio.gather(*futures, return_exceptions=True)  # type: ignore[arg-type]
     assert found[0] == found[2] == APPLIED
@@ -103,7 +103,7 @@ async def test_an_unstorable_column_is_an_error_of_its_own_transition(store: Sto
     await answers(store, start("r1"), start("r2"))
     bad = append("r1", 4)
     bad.changes = {"workflow": "renamed"}
-    store.live_segments = 2
+    store.concurrent_writers = 2
     found = await asyncio.gather(store.submit(bad), store.submit(append("r2", 4)), return_exceptions=True)  # type: ignore[arg-type]
     assert isinstance(found[0], ValueError)
     assert found[1] == APPLIED
@@ -112,7 +112,7 @@ async def test_an_unstorable_column_is_an_error_of_its_own_transition(store: Sto
 
 async def test_a_caller_that_was_cancelled_leaves_the_others_alone(store: Store) -> None:
     await answers(store, start("r1"), start("r2"))
-    store.live_segments = 2
+    store.concurrent_writers = 2
     first, second = store.submit(append("r1", 4)), store.submit(append("r2", 4))
     first.cancel()  # type: ignore[union-attr]
     assert await second == APPLIED  # type: ignore[misc]
@@ -123,7 +123,7 @@ async def test_what_was_submitted_before_closing_is_committed_and_answered(store
     from ironflow.store import connect
 
     await answers(store, start("r1"), start("r2"))
-    store.live_segments = 2
+    store.concurrent_writers = 2
     futures = [store.submit(append("r1", 4)), store.submit(append("r2", 4))]
     await store.close()
     assert [await future for future in futures] == [APPLIED, APPLIED]  # type: ignore[misc]
@@ -144,7 +144,7 @@ async def test_an_event_keeps_the_execution_seq_it_was_given(store: Store) -> No
 
 @pytest.mark.parametrize("lone", [True, False], ids=["alone", "beside others"])
 async def test_a_lone_caller_and_a_crowd_get_the_same(store: Store, lone: bool) -> None:
-    store.live_segments = 1 if lone else 50
+    store.concurrent_writers = 1 if lone else 50
     assert await answer(store, start("r1")) == APPLIED
     assert await answer(store, append("r1", 4, token="wrong")) == STALE
     assert await answer(store, leave("r1", 4, "completed")) == APPLIED

@@ -221,6 +221,9 @@ async def test_an_error_of_any_class_is_the_error_of_its_run_alone(store: Store,
     assert isinstance(results["r2"], Transition)
     assert isinstance((await store.decide(["r1"], decide))["r1"], Exception)
     assert len(await store.journal("r1")) == 3
+    found = await store.run("r1")
+    assert found is not None
+    assert found.status_text is None, "half a transition was written"
     assert len(await store.audits()) == 1
 
 

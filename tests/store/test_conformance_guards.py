@@ -23,6 +23,7 @@ from tests.store.build import (
 )
 
 from ironflow.model.journal import Event
+from ironflow.model.run import OWNED, STATES
 from ironflow.model.transition import APPLIED, EXISTS, LOST, NEWS, STALE, Transition
 from ironflow.store.base import Store
 
@@ -93,6 +94,24 @@ async def test_whoever_has_left_owns_nothing_any_more(store: Store, state: str) 
     await answer(store, start("r1"))
     assert await answer(store, leave("r1", 4, state)) == APPLIED
     await untouched(store, append("r1", 5), STALE)
+
+
+@pytest.mark.parametrize("state", sorted(STATES - OWNED))
+async def test_nobody_owns_a_run_in_a_state_that_has_no_owner_whatever_fence_it_shows(store: Store, state: str) -> None:
+    """Today every move to such a state takes the token away, too; the guard does not rely on that."""
+    await answer(store, start("r1"))
+    await store.decide(["r1"], changed(state=state))
+    row = await store.run("r1")
+    assert row is not None
+    assert (row.state, row.execution_seq, row.lease_token_hash) == (state, 1, "token")
+    noting = append("r1", 4)
+    noting.changes = {"status_text": "here"}
+    large = append("r1", 4)
+    large.events[0].payload = '{"result":"' + "x" * 100_000 + '"}'
+    for change in (append("r1", 4), append("r1", 4, count=2), noting, large, leave("r1", 4, "sleeping")):
+        await untouched(store, change, STALE)
+    found = await answers(store, start("r2"), append("r1", 4), start("r3"))
+    assert found == [APPLIED, STALE, APPLIED]
 
 
 async def test_a_replaced_owner_is_stale_and_the_new_one_is_not(store: Store) -> None:

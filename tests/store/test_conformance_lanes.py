@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 from tests.store.build import activate, answer, answers, create, leave, peek_one, recovered, start
 from tests.store.conftest import Open
 
-from ironflow.model.transition import APPLIED, LOST, Transition
+from ironflow.errors import InvalidTransition
+from ironflow.model import journal as j
+from ironflow.model.capacity import LeaseRow
+from ironflow.model.journal import Event
+from ironflow.model.transition import APPLIED, GUARD_LOCKED, LOST, Locked, Transition
 from ironflow.store.base import Store
 from ironflow.store.guards import LOOKS
+from ironflow.store.postgres_lanes import LaneKeeper
 
 LIMITS = '[{"group":"g","limit":1}]'
 
@@ -138,6 +144,45 @@ async def test_the_tick_lets_through_what_a_lost_release_left_blocked(store: Sto
     assert (await statuses(store))["r0"][0] == "ready"
 
 
+def taken_over(locked: Locked) -> Transition:
+    """A decision that gives a queued run to a session at once."""
+    run_id, seq = locked.row.run_id, locked.row.execution_seq + 1
+    change = Transition(run_id, GUARD_LOCKED)
+    change.state, change.new_execution_seq, change.new_token_hash, change.dequeue = "running", seq, "token3", True
+    change.lease = LeaseRow(run_id, seq, "token3", "s1", 0, 60_000)
+    change.events = [Event(0, j.RUN_STARTED)]
+    return change
+
+
+async def test_a_decision_that_takes_a_place_is_refused_while_its_lane_is_full(store: Store) -> None:
+    await answers(store, in_lane(start("holder"), ("g", 1)), in_lane(create("r1"), ("g", 1)))
+    assert isinstance((await store.decide(["r1"], taken_over))["r1"], InvalidTransition)
+    assert await statuses(store) == {"r1": ("blocked", "g")}
+    await answer(store, leave("holder", 4, "completed"))
+    assert isinstance((await store.decide(["r1"], taken_over))["r1"], Transition)
+    assert [lease.run_id for lease in await store.leases()] == ["r1"]
+
+
+async def test_what_the_database_says_while_a_decision_asks_for_a_place_is_no_refusal(
+    postgres_url: str, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock is tried again, as everywhere; it must not pass for the answer of the run."""
+    store, tries = await open_store(postgres_url), 0
+    await answer(store, in_lane(create("r1"), ("g", 1)))
+    refuse = LaneKeeper.refuse
+
+    async def deadlocked(self: LaneKeeper, *asked: Any) -> set[str]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise asyncpg.DeadlockDetectedError("deadlock detected")
+        return await refuse(self, *asked)
+
+    monkeypatch.setattr(LaneKeeper, "refuse", deadlocked)
+    assert isinstance((await store.decide(["r1"], taken_over))["r1"], Transition)
+    assert tries == 2
+
+
 async def test_runs_without_lanes_are_not_held_up_by_full_ones(store: Store) -> None:
     await answers(store, in_lane(start("r1"), ("g", 1)), start("r2"), start("r3"))
     assert len(await store.leases()) == 3
@@ -188,7 +233,7 @@ async def test_two_nodes_that_race_never_over_admit(store: Store, store_url: str
 
     async def node(one: Store, name: str) -> None:
         nonlocal worst
-        one.live_segments = 4
+        one.concurrent_writers = 4
         for _ in range(400):
             if len(done) == count:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.store.build import HOUR, activate, answer, answers, changed, create, leave, peek_one, start, timer
+from tests.store.conftest import Open
 
 from ironflow.model.transition import APPLIED, LOST
 from ironflow.store.base import Store
@@ -83,7 +84,20 @@ async def test_a_delayed_segment_is_promoted_when_it_is_due(store: Store) -> Non
     assert await store.next_due() == delayed.eligible_at
 
 
-async def test_a_paused_workflow_hands_nothing_out_and_others_go_on(store: Store) -> None:
+async def test_a_herd_of_delayed_segments_is_made_ready_a_page_at_a_time_and_the_earliest_first(
+    store_url: str, open_store: Open
+) -> None:
+    clock = [1_000]
+    store = await open_store(store_url, clock=lambda: clock[0])
+    await answers(store, *[create(f"r{n}", eligible_at=9_000 - n) for n in range(5)])
+    clock[0] = 9_000
+    assert await store.promote(2) == 2
+    assert sorted(await ids(store, "order")) == ["r3", "r4"]
+    assert [await store.promote(2) for _ in range(3)] == [2, 1, 0]
+    assert len(await ids(store, "order")) == 5
+
+
+async def test_r38_a_paused_workflow_hands_nothing_out_and_others_go_on(store: Store) -> None:
     await answers(store, create("r1"), create("r2", workflow="other", route="other"))
     assert await store.pause_workflow("order", "ann") is True
     assert await store.pause_workflow("order", "ann") is False

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.store.build import (
+    EXPIRED,
     HOUR,
     activate,
     answer,
@@ -232,12 +233,12 @@ async def test_what_people_and_the_scanner_did_is_told_to_the_scope_of_the_run(s
 
     def decided(locked: Locked) -> Transition | None:
         if locked.lease is not None:
-            return recovery.requeue(locked, policy, charged=True, reason=recovery.EXPIRED)
+            return recovery.expired_lease(locked, policy)
         return operator.cancel(locked, "ann")
 
     await answers(
         store,
-        start("r1", org="a", environment="staging"), mine(A, "r2"), mine(B, "r3"),
+        start("r1", ttl=EXPIRED, org="a", environment="staging"), mine(A, "r2"), mine(B, "r3"),
     )  # fmt: skip
     for run_id in ("r1", "r2", "r3"):
         await store.decide([run_id], decided)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import asyncpg
 import pytest
 from tests.store.build import (
     EXPIRED,
@@ -20,6 +22,7 @@ from tests.store.build import (
     session,
     start,
 )
+from tests.store.conftest import Open
 
 from ironflow.model.transition import APPLIED, Locked, Transition
 from ironflow.store.base import Store
@@ -191,30 +194,67 @@ async def test_p18_a_lease_and_its_session_keep_the_times_that_each_was_given(st
     assert abs(lease.expires_at - now - 2 * HOUR) < HOUR // 10
 
 
+async def test_p18_on_postgresql_times_are_those_of_the_database_and_not_of_the_process(
+    postgres_url: str, open_store: Open
+) -> None:
+    """The clock of this database is a day ahead of every process."""
+    await _put_ahead(postgres_url, "1 day")
+    store = await open_store(postgres_url)
+    ahead = time.time_ns() // 1_000_000 + 24 * HOUR
+    await store.open_session(session(store, ttl=HOUR))
+    await answers(store, start("r1", ttl=HOUR), start("r2", ttl=HOUR), create("r3"))
+    await answer(store, start("r4", ttl=HOUR))
+    assert await answer(store, activate(await peek_one(store), 2, ttl=HOUR)) == APPLIED
+    held = [(f"r{n}", 1, "token2" if n == 3 else "token", True) for n in range(1, 5)]
+    for _ in ("as they were given", "as they were renewed"):
+        (row,), leases = await store.sessions(), await store.leases()
+        assert [lease.run_id for lease in leases] == ["r1", "r2", "r3", "r4"]
+        ends = [row.expires_at, *(lease.expires_at for lease in leases)]
+        assert all(abs(end - HOUR - ahead) < HOUR // 10 for end in ends), ends
+        assert await beat(store, *held) == (True, [REFRESHED] * 4)
+
+
+async def _put_ahead(url: str, by: str) -> None:
+    """From the next connection on, the clock of this database is so much ahead."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"""
+            create schema ahead;
+            create function ahead.clock_timestamp() returns timestamptz language sql volatile
+                as $$ select pg_catalog.clock_timestamp() + interval '{by}' $$;
+            do $$ begin
+                execute format('alter database %I set search_path = public, ahead, pg_catalog', current_database());
+            end $$
+        """)
+    finally:
+        await connection.close()
+
+
 async def test_a_run_that_nothing_holds_is_unowned(store: Store) -> None:
     await answers(store, start("r1"), create("r2"), start("r3"), start("r4"), start("r5"))
     await answer(store, leave("r4", 4, "sleeping"))
     await answer(store, leave("r5", 4, "completed"))
     soon = store.now() + HOUR
-    assert await store.unowned(soon, 10) == []
+    assert await store.unowned(soon, 10) == ([], "")
 
     await answer(store, leave("r3", 4, "sleeping"))
     await store.decide(["r3"], changed(state="running"))
-    assert await store.unowned(soon, 10) == ["r3"]
-    assert await store.unowned(1, 10) == [], "too young: its owner may be on the way"
+    assert await store.unowned(soon, 10) == (["r3"], "")
+    assert await store.unowned(1, 10) == ([], ""), "too young: its owner may be on the way"
 
 
 async def test_the_walk_for_unowned_runs_is_bounded_and_comes_round(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ironflow.store.rows.Walk.PAGE", 2)
+    monkeypatch.setattr("ironflow.store.rows.LIVE_PAGE", 2)
     for n in range(5):
         await answer(store, start(f"r{n}"))
     orphan = await store.decide(["r1", "r4"], _drop_the_lease)
     assert len(orphan) == 2
     soon = store.now() + 1_000
-    found = [await store.unowned(soon, 10) for _ in range(4)]
-    assert found == [["r1"], [], ["r4"], ["r1"]]
+    pages = [await store.unowned(soon, 10, after) for after in ("", "r1", "r3")]
+    assert pages == [(["r1"], "r1"), ([], "r3"), (["r4"], "")]
+    assert await store.unowned(soon, 10, "r1") == pages[1], "whoever asks twice is told the same"
 
 
 async def test_a_walk_that_found_as_many_as_it_may_goes_on_behind_them(store: Store) -> None:
@@ -222,7 +262,7 @@ async def test_a_walk_that_found_as_many_as_it_may_goes_on_behind_them(store: St
         await answer(store, start(f"r{n}"))
     await store.decide(["r0", "r1", "r2"], _drop_the_lease)
     soon = store.now() + 1_000
-    assert [await store.unowned(soon, 2) for _ in range(3)] == [["r0", "r1"], ["r2"], ["r0", "r1"]]
+    assert [await store.unowned(soon, 2, after) for after in ("", "r1")] == [(["r0", "r1"], "r1"), (["r2"], "")]
 
 
 def _drop_the_lease(locked: Locked) -> Transition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -103,6 +104,18 @@ async def test_in_postgres_only_a_table_of_the_same_name_is_in_the_way(postgres_
                 await connect(url, read_only=read_only)
     finally:
         postgres_server.drop_database("of_an_app")
+
+
+@pytest.mark.parametrize("change", [("/postgres", "/nowhere"), ("postgresql://", "postgresql://nobody:wrong@")])
+async def test_a_server_that_refuses_the_address_is_not_said_to_be_down(
+    postgres_server: PostgresServer, change: tuple[str, str]
+) -> None:
+    url = re.sub(r"//[^@/]*@", "//", postgres_server.url()).replace(*change)
+    with pytest.raises(StoreUnreachable, match="does not exist") as refused:
+        await connect(url)
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("The server is there; check the user, the password")
+    assert "wrong" not in str(refused.value)
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is due is read by the page: a herd of timers costs a look its page, and not the herd.
+"""What is due is read by the page: a herd of timers or of delayed segments costs a look its page, and not the herd.
 
 The planner never knows of a herd that was just written, and would read and sort all of it for every page. Rows that are
 fetched are counted by the server itself, in the transaction of the look.
@@ -12,17 +12,19 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.store.postgres_cases import ROUTE, started
+from tests.store.postgres_cases import ROUTE, queued, started
 
 from ironflow.model.transition import GUARD_OWNER, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store.postgres import PostgresStore, open_postgres
 
+HOUR = 3_600_000
 HERD, PAGE = 1_500, 10
 #: A wait and its run for each row of the page, and what it takes to write a claim.
 MOST_ROWS = 4 * PAGE
 FETCHED = """
-select sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) from pg_stat_xact_user_tables where relname in ('runs', 'waits')
+select sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) from pg_stat_xact_user_tables
+where relname in ('runs', 'waits', 'dispatch_queue')
 """
 
 
@@ -41,6 +43,13 @@ async def asleep(store: PostgresStore, run_id: str, due: int) -> None:
     assert await store.submit(change) == "applied"
 
 
+async def delayed(store: PostgresStore, run_id: str, eligible_at: int) -> None:
+    change = queued(run_id)
+    assert change.enqueue is not None
+    change.enqueue.eligible_at = eligible_at
+    assert await store.submit(change) == "applied"
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -51,8 +60,34 @@ async def asleep(store: PostgresStore, run_id: str, due: int) -> None:
 )
 async def test_a_page_of_a_herd_fetches_its_own_rows(store: PostgresStore, name: str, values: dict[str, Any]) -> None:
     await asyncio.gather(*(asleep(store, f"r{n:05d}", 1_000 + n) for n in range(HERD)))
+    await assert_a_page_is_fetched(store, name, {"now": store.now(), **values})
+
+
+async def test_a_page_of_delayed_segments_fetches_its_own_rows(store: PostgresStore) -> None:
+    soon = store.now() + HOUR
+    await asyncio.gather(*(delayed(store, f"r{n:05d}", soon + n) for n in range(HERD)))
+    await assert_a_page_is_fetched(store, "promote_due", {"now": soon + HERD, "limit": PAGE})
+
+
+async def test_a_page_of_delayed_segments_passes_over_what_somebody_else_has_in_hand(store: PostgresStore) -> None:
+    now = store.now()
+    for n in range(4):
+        await delayed(store, f"r{n}", now + 100 + n)
+    own = await asyncpg.connect(store._address.dsn)
+    try:
+        async with own.transaction():
+            await own.fetch("select run_id from dispatch_queue where run_id in ('r0', 'r2') for update")
+            while store.now() <= now + 103:
+                await asyncio.sleep(0.01)
+            assert [await store.promote(2), await store.promote(2)] == [2, 0], "the page is full of what is free"
+            assert {row.run_id for row in await store.queue() if row.status == "ready"} == {"r1", "r3"}
+        assert await store.promote(2) == 2
+    finally:
+        await own.close()
+
+
+async def assert_a_page_is_fetched(store: PostgresStore, name: str, given: dict[str, Any]) -> None:
     statement = store._statements[name]
-    given = {"now": store.now(), **values}
     own = await asyncpg.connect(store._address.dsn)
     try:
         # The plan for a known value, and the one that is kept after some calls.

@@ -7,7 +7,6 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.recovery.kit import until
@@ -158,7 +157,7 @@ async def test_a_store_opened_for_reading_writes_nothing(sqlite_url: str, open_s
         await answer(reading, start("r2"))
     with pytest.raises(StoreReadOnly):
         await reading.decide(["r1"], lambda locked: None)
-    reading.live_segments = 9
+    reading.concurrent_writers = 9
     with pytest.raises(StoreReadOnly):
         await answer(reading, start("r2"))
     assert await writing.run("r2") is None
@@ -178,10 +177,10 @@ async def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(sqlite
     writing.execute(f"pragma max_page_count={pages}")
     big = append("r1", 4)
     big.events[0].payload = "x" * 5_000_000
-    sqlite.live_segments = 2
+    sqlite.concurrent_writers = 2
     found = await asyncio.gather(sqlite.submit(big), sqlite.submit(append("r2", 4)), return_exceptions=True)  # type: ignore[arg-type]
     assert isinstance(found[0], StoreFull)
-    sqlite.live_segments = 0
+    sqlite.concurrent_writers = 0
     with pytest.raises(StoreFull, match="disk is full"):
         await answer(sqlite, big)
     writing.execute("pragma max_page_count=1000000")
@@ -213,7 +212,7 @@ async def test_a_foreign_program_that_keeps_the_file_is_an_error_and_no_hang(
     other = other_program(sqlite)
     other.execute("begin immediate")
     for live in (0, 5):
-        sqlite.live_segments = live
+        sqlite.concurrent_writers = live
         with pytest.raises(StoreUnreachable, match="locked by another program"):
             await answer(sqlite, append("r1", 4))
         with pytest.raises(StoreUnreachable):
@@ -230,7 +229,7 @@ async def test_another_process_that_keeps_its_turn_is_an_error_and_no_hang(
     turn = sqlite._turnstile  # type: ignore[attr-defined]
     monkeypatch.setattr(type(turn), "acquire", _impatient(turnstile.Turnstile.acquire))
     turn._mutex.acquire()
-    sqlite.live_segments = 5
+    sqlite.concurrent_writers = 5
     with pytest.raises(StoreUnreachable, match="has been writing"):
         await answer(sqlite, append("r1", 4))
     turn._mutex.release()
@@ -250,7 +249,7 @@ async def test_a_lone_caller_is_answered_on_the_spot_and_a_crowd_is_not(sqlite: 
     sqlite._committer._mean_s = 0.0  # type: ignore[attr-defined]
     await asyncio.sleep(0)  # once in a tick; the start was this one's
     assert sqlite.submit(append("r1", 4)) == APPLIED
-    sqlite.live_segments = 2
+    sqlite.concurrent_writers = 2
     assert await sqlite.submit(append("r1", 5)) == APPLIED  # type: ignore[misc]
 
 
@@ -275,30 +274,6 @@ async def test_a_crowd_shares_commits(sqlite: Store, monkeypatch: pytest.MonkeyP
     await answers(sqlite, *[append(f"r{n}", 4) for n in range(50)])
     assert sum(sizes) == 50
     assert len(sizes) <= 2
-
-
-# ---- the herd
-async def test_a_herd_of_delayed_segments_is_made_ready_a_page_at_a_time(
-    sqlite_url: str, open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.store.build import create
-
-    monkeypatch.setattr("ironflow.store.sqlite._PROMOTED", 4)
-    clock = [1_000]
-    store = await open_store(sqlite_url, clock=lambda: clock[0])
-    await answers(store, *[create(f"r{n}", eligible_at=5_000) for n in range(9)])
-    clock[0] = 5_000
-    pages: list[int] = []
-    change = store._writer.transaction  # type: ignore[attr-defined]
-
-    def counted(work: Any) -> Any:
-        found = change(work)
-        pages.append(found)
-        return found
-
-    store._writer.transaction = counted  # type: ignore[attr-defined]
-    assert await store.promote() == 9
-    assert pages == [4, 4, 1, 0], "each page in a transaction of its own, then the lanes"
 
 
 # ---- time

@@ -29,7 +29,7 @@ async def test_two_stores_of_one_process_share_one_turnstile(sqlite: Store, sqli
     assert sqlite._turnstile is other._turnstile  # type: ignore[attr-defined]
     stores = [sqlite, other]
     for store in stores:
-        store.live_segments = 20
+        store.concurrent_writers = 20
     found = await asyncio.gather(*[stores[n % 2].submit(start(f"r{n // 2}")) for n in range(40)])  # type: ignore[arg-type]
     assert sorted(found) == [APPLIED] * 20 + [EXISTS] * 20
     await other.close()

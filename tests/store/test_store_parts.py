@@ -23,7 +23,7 @@ from ironflow.store.dialect import SHARED, load, parse, translate
 from ironflow.store.gather import BATCH_BYTES, BATCH_ROWS, Backlog, Job
 from ironflow.store.guards import Fence, Queued, admit, fitting, judge, page
 from ironflow.store.postgres_lone import SPELLED
-from ironflow.store.rows import AUDIT_LISTS, DELETIONS, HOLDINGS, Walk, unheard_of
+from ironflow.store.rows import AUDIT_LISTS, DELETIONS, HOLDINGS, LIVE_PAGE, unheard_of, unowned
 from ironflow.store.sqlite_alone import appends_alone
 
 
@@ -166,15 +166,12 @@ def test_a_reservation_looks_wide_once_it_was_refused() -> None:
 
 # ---- the walk over live runs
 def test_a_walk_goes_on_where_the_last_page_ended_and_then_begins_anew() -> None:
-    walk = Walk()
-    full = Walk.PAGE
-    assert walk.went([(None, "r5", full)], 10) == []
-    assert walk.after == "r5"
-    assert walk.went([("r6", "r9", full), ("r7", "r9", full)], 2) == ["r6", "r7"]
-    assert walk.after == "r7", "the rest of this page was not looked at"
-    assert walk.went([("r8", "r9", 3)], 2) == ["r8"]
-    assert walk.after == ""
-    assert walk.went([(None, None, 0)], 2) == []
+    full = LIVE_PAGE
+    assert unowned([(None, "r5", full)], 10) == ([], "r5")
+    found = unowned([("r6", "r9", full), ("r7", "r9", full)], 2)
+    assert found == (["r6", "r7"], "r7"), "the rest of this page was not looked at"
+    assert unowned([("r8", "r9", 3)], 2) == (["r8"], "")
+    assert unowned([(None, None, 0)], 2) == ([], "")
 
 
 @pytest.mark.parametrize(

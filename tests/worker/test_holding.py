@@ -150,7 +150,6 @@ async def test_a_heartbeat_that_cannot_connect_at_first_beats_later(
         one = engine(store_url)
         async with one:
             store, worker = one.store, worker_of(one)
-            asyncio.get_running_loop()
             real, failures = store.heart, [StoreUnreachable("not yet"), StoreUnreachable("not yet")]
 
             def heart() -> Any:
@@ -275,7 +274,7 @@ async def test_r36_at_once_and_many_times(store_url: str) -> None:
         assert Counter(told for told, _, _ in lines("")) == {"x-1": 1, "x-2": 1, "x-3": 1}
 
 
-async def test_a_run_that_is_cancelled_has_its_body_cancelled_and_gets_no_further_status(store_url: str) -> None:
+async def test_g35_a_run_that_is_cancelled_has_its_body_cancelled_and_gets_no_further_status(store_url: str) -> None:
     """An abandoned run gets no status write."""
     async with engine(store_url) as one:
         run = await one.start(program.line, "x")

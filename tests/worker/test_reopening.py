@@ -35,7 +35,9 @@ async def two_steps(ctx: ironflow.Context) -> str:
     return await first() + await second()
 
 
-async def test_a_step_that_failed_in_one_epoch_and_completed_in_the_next_is_kept_in_the_third(store_url: str) -> None:
+async def test_g36_a_step_that_failed_in_one_epoch_and_completed_in_the_next_is_kept_in_the_third(
+    store_url: str,
+) -> None:
     global healed, gate
     healed, gate = False, asyncio.Event()
     calls.clear()
@@ -58,7 +60,7 @@ async def test_a_step_that_failed_in_one_epoch_and_completed_in_the_next_is_kept
         assert await doctor.examine(engine.store, health=False) == []
 
 
-async def test_of_two_retries_at_once_one_is_refused(store_url: str) -> None:
+async def test_g36_of_two_retries_at_once_one_is_refused(store_url: str) -> None:
     global healed, gate
     healed, gate = False, asyncio.Event()
     gate.set()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from tests.recovery import program
 from tests.recovery.kit import quick, until
 from tests.recovery.program import lines, open_gate
+from tests.worker import foreign
 
 import ironflow
 from ironflow import Context, Engine
 from ironflow.config import Settings
+from ironflow.model import journal as j
 from ironflow.model.fold import fold
+from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
 from ironflow.store.base import Store
 from ironflow.worker.dispatcher import POLL_S, Dispatcher
 
@@ -106,6 +110,29 @@ async def test_r1_two_workers_racing_for_a_run_give_it_one_owner(store_url: str)
         await asyncio.gather(*(run.result(timeout=20) for run in handles))
         assert Counter(told for told, _, _ in lines("r")) == {f"r{n}": 1 for n in range(20)}
         assert {(await client.get(run.id)).row.execution_seq for run in handles} == {1}
+
+
+async def test_r1_a_run_is_running_and_leased_in_one_move_or_not_taken_at_all(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database lets no lease in for a while: a run that is made `running` all the same was taken in two moves."""
+    async with engine(store_url) as one, engine(store_url) as two, engine(store_url, worker=False) as client:
+        await foreign.execute(store_url, foreign.NO_LEASES)
+        run = await client.start(program.line, "x")
+        await until(lambda: f"run {run.id} could not be activated" in caplog.text)
+        row = (await client.get(run.id)).row
+        assert (row.state, row.execution_seq, row.lease_token_hash, row.started_at) == ("pending", 0, None, None)
+        assert (await client.store.leases(), len(await client.store.queue()), lines()) == ([], 1, [])
+        assert [event.kind for event in await client.store.journal(run.id)] == [j.RUN_CREATED]
+        await foreign.execute(store_url, foreign.LEASES_AGAIN)
+        await until(lambda: lines("x-2"))
+        row, (lease,) = (await client.get(run.id)).row, await client.store.leases()
+        assert (row.state, lease.run_id, await client.store.queue()) == ("running", run.id, [])
+        assert (lease.execution_seq, lease.token_hash) == (row.execution_seq, row.lease_token_hash)
+        (owner,) = [node.worker for node in (one, two) if node.worker is not None and node.worker.segments]
+        assert lease.session_id == owner.session.row.session_id
+        open_gate("x-2")
+        await run.result(timeout=20)
 
 
 async def test_r2_a_worker_whose_slots_are_all_busy_asks_for_nothing(store_url: str) -> None:
@@ -230,8 +257,10 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
 ) -> None:
     """It looks, finds nothing that it could take, and pauses for as long as it does where nothing is due."""
     async with engine(store_url) as one:
-        asleep = await one.start(sleeper, 0.2)
+        asleep = await one.start(sleeper, 3600.0)
         await until(lambda: _state(one, asleep.id, "sleeping"))
+    async with engine(store_url, worker=False) as client:
+        await client.store.decide([asleep.id], _due_at_once)  # only now: the worker that had its code is gone
     async with Engine(store_url, workflows=[program.short], settings=quick()) as other:
         await until(lambda: _state(other, asleep.id, "pending"))  # the waker put it into the queue
         assert await other.run(program.short, "x") == "x"
@@ -240,6 +269,12 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
         other.worker.dispatcher.expect(0)
         await until(lambda: POLL_S in pauses)
         assert len(pauses) < 4, pauses
+
+
+def _due_at_once(locked: Locked) -> Transition:
+    change = Transition(locked.row.run_id, GUARD_LOCKED, locked.row.execution_seq)
+    change.clear_waits, change.waits = True, [replace(wait, due_at=1) for wait in locked.waits]
+    return change
 
 
 def _pauses_of(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -91,7 +91,7 @@ def test_an_answered_timeout_withdraws_its_timer() -> None:
 
     with Driver(flow) as d:
         d.complete()
-        assert d.asked_ids(CancelTimer) == ["main/t1"]
+        assert d.asked_ids(CancelTimer) == ["main/l1"]
         assert d.value is None
 
 

@@ -11,6 +11,7 @@ from tests.workflow.driving import Driver, work
 
 from ironflow.context import Context, step
 from ironflow.engine.requests import StartTimer, StepCall
+from ironflow.engine.workflow_task import is_limit
 from ironflow.errors import DefinitionError
 
 
@@ -61,8 +62,28 @@ def test_timers_and_notes_count_apart_so_that_adding_them_renames_no_step() -> N
     with Driver(flow) as d:
         d.complete().fire().complete()
         assert d.asked_ids(StepCall) == ["main/1:work", "main/2:work"]
-        assert d.asked_ids(StartTimer) == ["main/t1", "main/t2"]
+        assert d.asked_ids(StartTimer) == ["main/l1", "main/t1"]
         assert [note.id for note in d.notes] == ["main/n1", "main/n2"]
+
+
+def test_what_is_slept_through_and_what_limits_something_count_apart() -> None:
+    async def flow(ctx: Context) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(90, print)
+        async with asyncio.timeout(80):
+            asyncio.create_task(asyncio.wait_for(ctx.sleep("1m"), 70))  # noqa: RUF006
+            await asyncio.wait([asyncio.create_task(asyncio.sleep(10))], timeout=60)
+        await ctx.sleep_until(ctx.now())
+
+    with Driver(flow) as d:
+        asked = [(r.id, r.due - 1_000, r.limit) for r in d.asked if isinstance(r, StartTimer)]
+        assert sorted(asked) == [
+            ("main.1/l1", 70_000, True), ("main.2/t1", 10_000, False), ("main/l1", 90_000, True),
+            ("main/l2", 80_000, True), ("main/l3", 60_000, True), ("main/t1", 60_000, False),
+        ]  # fmt: skip
+        assert [is_limit(key) for key, _, _ in asked] == [limit for _, _, limit in asked]
+        d.fire("main.2/t1")
+        assert d.asked_ids(StartTimer)[-1] == "main/t2"
 
 
 def test_replacing_a_task_s_context_does_not_rename_its_steps() -> None:

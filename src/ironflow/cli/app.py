@@ -16,6 +16,7 @@ from ironflow.cli import (
     audit,
     capacity,
     create,
+    delete,
     demo,
     doctor,
     exits,
@@ -49,7 +50,7 @@ def command() -> Any:
     app.command()(serve.serve)
     app.command()(runs.why)
     app.command()(demo.demo)
-    for verb in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry):
+    for verb in (create.create, steer.cancel, steer.pause, steer.resume, steer.retry, delete.delete):
         runs.app.command()(verb)
     app.add_typer(runs.app, name="runs")
     app.add_typer(workflows.app, name="workflows")

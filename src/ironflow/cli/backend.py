@@ -74,6 +74,10 @@ class Backend(Protocol):
         """cancel, pause, resume or retry a run; gives `engine.views.steered`."""
         ...
 
+    async def delete(self, row: RunRow) -> dict[str, Any]:
+        """Delete a run that has ended, with its journal and all runs below it; gives `engine.views.steered`."""
+        ...
+
     async def create(self, wf: Workflow[Any, Any] | str, input: Any, options: Start) -> tuple[RunRow, bool]:
         """Start a run of a workflow, or of one that is known by its name only; gives whether it is a new one."""
         ...
@@ -131,6 +135,12 @@ class Where:
         return database(self.db, write=write, make=make)
 
 
+def _is_part(run_id: str, text: str, part: str) -> bool:
+    """Whether an id begins or ends with a part; where a `…` says which of the two is meant, only that."""
+    begins = run_id.startswith(part) and not text.startswith("…")
+    return begins or (run_id.endswith(part) and not text.endswith("…"))
+
+
 def on_backend(
     where: Where, command: Callable[[Backend], Awaitable[int | None]], *, as_json: bool, write: bool = False
 ) -> None:
@@ -146,7 +156,8 @@ def on_backend(
 async def find_run(backend: Backend, text: str) -> RunRow:
     """The run that a person means: by its whole id, or by a beginning or an end of it that no other has.
 
-    Ends count because ids are ordered by time: runs started in one minute share their first eight characters.
+    Ends count because ids are ordered by time: runs started in one minute share their first eight characters. A table
+    that is short of room shows the end behind a `…`, which may be copied with it.
 
     Raises:
         RunNotFound: none.
@@ -155,13 +166,14 @@ async def find_run(backend: Backend, text: str) -> RunRow:
     row = await backend.run(text)
     if row is not None:
         return row
-    if len(text) < SHORTEST_PART:
+    part = text.strip("…")
+    if len(part) < SHORTEST_PART:
         raise RunNotFound(
             f"no run has the id {text!r}",
             hint=f"A part of an id needs at least {SHORTEST_PART} characters; see `ironflow runs list`.",
         )
     rows = await backend.runs(RunFilter(limit=LOOK_BACK))
-    found = [one for one in rows if one.run_id.startswith(text) or one.run_id.endswith(text)]
+    found = [one for one in rows if _is_part(one.run_id, text, part)]
     if not found:
         raise RunNotFound(f"no run's id is {text!r}, or begins or ends so")
     if len(found) > 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import advice, inputs, output
+from ironflow.cli import advice, inputs, output, stdout
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where
 from ironflow.cli.database import DbOption, JsonOption, answer
 from ironflow.cli.inputs import InputOption
@@ -106,7 +106,7 @@ def _tell(row: RunRow, *, new: bool, as_json: bool) -> None:
     if as_json:
         output.emit(views.created(row, new=new))
         return
-    print(row.run_id, flush=True)
+    print(row.run_id, file=stdout.stream(), flush=True)
     if not new:
         output.screen(stderr=True).print(f"that run exists already and is {row.state}", style="dim")
 
@@ -119,6 +119,7 @@ def _is_code(target: str) -> bool:
 def _loaded(target: str) -> Workflow[Any, Any]:
     from ironflow.loading import load_one
 
+    stdout.keep()
     return load_one(target)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
@@ -16,6 +17,7 @@ import typer
 
 from ironflow.address import has_a_form, not_an_address, redact_url, sqlite_path
 from ironflow.cli import completing, exits
+from ironflow.cli.output import visible
 from ironflow.config import Settings
 from ironflow.errors import IronflowError
 from ironflow.store import connect
@@ -65,6 +67,19 @@ def settings_for(url: str | None, *, database: bool = True, **overrides: Any) ->
     if database and not has_a_form(settings.database_url):
         raise not_an_address(settings.database_url, _origin(url))
     return settings
+
+
+def say_no_server(url: str | None, settings: Settings) -> None:
+    """Say which database a command works on that never asks a server, where the environment names one: most other
+    commands would ask that.
+
+    Args:
+        url: what `--db` was given: who names a database means it.
+        settings: the settings it works with.
+    """
+    if url is None and os.environ.get("IRONFLOW_SERVER", "").strip():
+        told = f"works on the database {redact_url(settings.database_url)}, and not on the server of IRONFLOW_SERVER"
+        print(visible(told), file=sys.stderr)
 
 
 def _origin(url: str | None) -> str:
@@ -139,7 +154,9 @@ def on_store(
     """Open the database (`make`: one that is not there is made), run a command on it, leave with its exit code."""
 
     async def whole() -> int | None:
-        async with opened(settings_for(url).database_url, write=write, make=make) as store:
+        settings = settings_for(url)
+        say_no_server(url, settings)
+        async with opened(settings.database_url, write=write, make=make) as store:
             return await command(store)
 
     answer(whole, as_json=as_json)

@@ -13,6 +13,7 @@ import os
 import sys
 from typing import Any
 
+from ironflow.cli import stdout
 from ironflow.cli.output import json_text, screen, visible
 from ironflow.errors import (
     AccessError,
@@ -95,7 +96,7 @@ def say(error: IronflowError, *, as_json: bool) -> int:
 
 def give_up_output() -> None:
     """Write no more to stdout: its reader is gone, or its disk is full, and the flush at exit must not complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.stream().fileno())
 
 
 def say_unprinted(error: OSError) -> int | None:
@@ -130,4 +131,4 @@ def say_text(code: str, message: str, hint: str | None = None) -> None:
 def say_json(code: str, message: str, hint: str | None = None, details: dict[str, Any] | None = None) -> None:
     """Print the error object of `--json`."""
     error = {"code": code, "message": message, "hint": hint, "details": details or {}}
-    print(json_text({"error": error}))
+    print(json_text({"error": error}), file=stdout.stream())

@@ -59,14 +59,12 @@ async def _rest(wake: asyncio.Event | None, pause: float) -> None:
 class Progress:
     """What the events so far add up to: the one fold of a journal, and what only somebody who watches wants to know."""
 
-    __slots__ = ("_folder", "last_at", "retries")
+    __slots__ = ("_folder", "retries")
 
     def __init__(self) -> None:
         self._folder = Folder()
         #: how many tries of steps have failed and were followed by another one
         self.retries = 0
-        #: when the last event was committed
-        self.last_at = 0
 
     @property
     def view(self) -> Folded:
@@ -87,7 +85,6 @@ class Progress:
         """Take one event in. Cheap: a run may have tens of thousands of steps."""
         self._folder.add(event)
         self.retries += event.kind == j.STEP_RETRYING
-        self.last_at = event.at
 
     def under_way(self) -> list[StepView]:
         """The steps whose body executes or waits for its next try, in the order in which they began."""

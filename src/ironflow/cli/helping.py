@@ -2,12 +2,17 @@
 
 Owns what is put right on the made tree of commands: lines of paragraphs are joined, because those of the source fit no
 terminal; the kind of a value is said where it has to be typed, by its name (`--id ID`), and not where nothing is typed
-(`<bool>` behind a switch) or where the name says it (`<list[str]>` behind `RUN...`).
+(`<bool>` behind a switch) or where the name says it (`<list[str]>` behind `RUN...`); and nothing is cut, however narrow
+the terminal.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from typing import Any, Final
+
+#: Columns that frames and tables need to show all names of options and variables whole.
+NARROWEST_FRAME: Final = 72
 
 
 def readable(command: Any, parent: Any = None) -> Any:
@@ -22,9 +27,23 @@ def readable(command: Any, parent: Any = None) -> Any:
             parameter.metavar = ""
         elif parameter.metavar is None:
             parameter.metavar = "N" if isinstance(getattr(parameter, "min", None), int) else parameter.name.upper()
-    for below in getattr(command, "commands", {}).values():
-        readable(below, context)
+    below = getattr(command, "commands", {})
+    if not below:
+        _fit(command)
+    for one in below.values():
+        readable(one, context)
     return command
+
+
+def _fit(command: Any) -> None:
+    """Where the terminal is narrow, print the help as lines: in a frame, what does not fit into a column is cut."""
+    framed, print_help = command.rich_markup_mode, command.format_help
+
+    def format_help(context: Any, formatter: Any) -> None:
+        command.rich_markup_mode = framed if shutil.get_terminal_size().columns >= NARROWEST_FRAME else None
+        print_help(context, formatter)
+
+    command.format_help = format_help
 
 
 def _plain_argument(argument: Any) -> None:

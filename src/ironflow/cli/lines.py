@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-#: The least width of the column of kinds. Only one kind is longer, and a journal that has it is wider.
+#: The least width of the column of kinds, and that of the longest one: only one does not fit into the least.
 KIND_WIDTH = 16
+LONGEST_KIND = max(map(len, j.KINDS))
+#: Columns of a screen that has room for the longest kind; on a narrower one it is cut, and nothing is pushed aside.
+WIDE = 100
 #: What the command that shows a run at work says once more when the run has ended, whole.
 _SAID_AT_THE_END = frozenset({j.RUN_FAILED, j.RUN_COMPENSATING})
 #: Longest remark on a line, in characters; the whole payload is in `--json`.
@@ -47,7 +50,8 @@ def line(event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool
     text.append(times.clock(event.at), style="dim")
     named = event.step_id is not None and ":" in event.step_id  # the places of notes and timers have no name
     note = "" if brief and event.kind in _SAID_AT_THE_END else remark(event)
-    kind = f"{event.kind:<{width}}" if named or note else event.kind
+    kind = event.kind if len(event.kind) <= width else f"{event.kind[: width - 1]}…"
+    kind = f"{kind:<{width}}" if named or note else kind
     text.append(f"  {kind}", style=style_of(state_of(event)))
     if event.step_id and named:
         text.append(f"  {j.name_of(event.step_id)}")
@@ -57,7 +61,12 @@ def line(event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool
     return text
 
 
-def show(screen: Console, event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool = False) -> None:
+def kind_width(screen: Console, longest: int = LONGEST_KIND) -> int:
+    """The width of the column of kinds on a screen. `longest`: the longest kind that will be shown there."""
+    return max(KIND_WIDTH, longest) if screen.width >= WIDE else KIND_WIDTH
+
+
+def show(screen: Console, event: Event, *, seq: bool = True, width: int = LONGEST_KIND, brief: bool = False) -> None:
     """Print an event: its line, and below it what of an error does not fit into one.
 
     `brief`: for a command that says at its end what the run failed with: an error is told in the one line of the step

@@ -25,21 +25,25 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         the exit code; `ironflow.cli.exits` lists them.
     """
+    goes_on = argv is not None
     if argv is None:
         argv = sys.argv[1:]
         if _EXECUTES & set(argv[:1]):
             fix_hash_seed()
-    from ironflow.cli import exits
+    from ironflow.cli import exits, stdout
 
     try:
         code = _run(argv)
-        sys.stdout.flush()  # here, where it can still be told that it does not work
+        stdout.flush()  # here, where it can still be told that it does not work
         return code
     except OSError as error:
         unprinted = exits.say_unprinted(error)
         if unprinted is None:
             raise
         return unprinted
+    finally:
+        if goes_on:
+            stdout.give_back()
 
 
 def fix_hash_seed() -> None:
@@ -66,7 +70,7 @@ def _run(argv: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
             raise
-        message, hint = str(error.format_message()), slips.hint(error)
+        message, hint = str(error.format_message()), slips.hint(error, argv, command())
         if not message and not as_json:  # a command without its words: the parser has printed the help
             return exits.USAGE
         if as_json:

@@ -88,6 +88,11 @@ class OnDatabase:
         row = await self._store.run(run_id)
         return views.steered(run_id, row.state if row is not None else None, changed=changed)
 
+    async def delete(self, row: RunRow) -> dict[str, Any]:
+        if not await self._store.delete_run(row.run_id, commands.local_user(), row.scope):
+            raise RunNotFound(f"no run has the id {row.run_id!r}")
+        return views.steered(row.run_id, None, changed=True)
+
     async def create(self, wf: Workflow[Any, Any] | str, input: Any, options: Start) -> tuple[RunRow, bool]:
         from ironflow.engine import starting
 

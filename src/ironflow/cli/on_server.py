@@ -10,6 +10,7 @@ from typing import Any
 from ironflow.client import Client
 from ironflow.client.address import api_key
 from ironflow.context.workflows import Workflow
+from ironflow.engine import views
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold
 from ironflow.errors import RunNotFound
@@ -60,6 +61,10 @@ class OnServer:
 
     async def steer(self, run_id: str, verb: str, **options: bool) -> dict[str, Any]:
         return await self._client.steer(run_id, verb, **options)
+
+    async def delete(self, row: RunRow) -> dict[str, Any]:
+        await self._client.delete(row.run_id)
+        return views.steered(row.run_id, None, changed=True)
 
     async def create(self, wf: Workflow[Any, Any] | str, input: Any, options: Start) -> tuple[RunRow, bool]:
         return await self._client.create(wf, input, **options)

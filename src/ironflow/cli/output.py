@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from ironflow import errors
+from ironflow.cli import stdout
 from ironflow.cli.values import readable
 from ironflow.engine.views import plain
 from ironflow.model import run as runs
@@ -73,7 +74,7 @@ def visible(text: str) -> str:
 
 def emit(value: Any) -> None:
     """Print one JSON document on one line."""
-    print(json_text(value), flush=True)
+    print(json_text(value), file=stdout.stream(), flush=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -103,7 +104,7 @@ def screen(*, stderr: bool = False) -> Console:
 
     from ironflow.cli.visible import OnlySigns
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = sys.stderr if stderr else stdout.stream()
     width = None if stream.isatty() or os.environ.get("COLUMNS") else 200
     file: Any = stream if stream.isatty() else _Unpadded(stream)
     colours: Any = None if os.environ.get("NO_COLOR") else "auto"

@@ -9,39 +9,33 @@ any other, it does so by itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json as jsonlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ironflow.cli import exits, output, times
-from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
+from ironflow.cli import exits, holding, output, stdout, times
+from ironflow.cli.choice import Asked, check_fit, chosen, passed_over
+from ironflow.cli.database import DbOption, JsonOption, answer, say_no_server, settings_for
 from ironflow.cli.follow import Progress, events
-from ironflow.cli.inputs import MISSING, InputOption, read_input, typed_input
+from ironflow.cli.inputs import InputOption, read_input
 from ironflow.cli.stopping import Signals, drain, leave
 from ironflow.engine import views
-from ironflow.errors import HandlerVersionMismatch, IdempotencyKeyConflict, InvalidInput, IronflowError
+from ironflow.engine.why import holds, paused, paused_because
+from ironflow.errors import InvalidInput, IronflowError
 from ironflow.model import journal as j
 from ironflow.model import run as states
 from ironflow.model import step as steps
 from ironflow.model.fold import Folded, fold
-from ironflow.model.ids import split_route
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
-from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from ironflow.cli.view import View
     from ironflow.config import Settings
-    from ironflow.context.workflows import Workflow
     from ironflow.runtime import Engine
     from ironflow.worker.worker import Worker
 
-#: Unfinished runs that are compared with the input, newest first.
-COMPARED = 1_000
-_PAGE = 100
 #: How long a proof of death may take before another process is believed to execute the run, seconds.
 OWNER_PROVEN_DEAD_S = 0.5
 
@@ -75,8 +69,8 @@ def run(
 ) -> None:
     """Run a workflow to its end, or go on with the unfinished run of the same input.
 
-    The result goes to stdout, everything else to stderr. Ctrl-C lets what executes finish and gives the run
-    back; a second one stops now. Run again to resume.
+    The result goes to stdout, everything else to stderr, also what the workflow's own code prints. Ctrl-C lets what
+    executes finish and gives the run back; a second one stops now. Run again to resume.
     """
 
     async def command() -> int:
@@ -85,37 +79,20 @@ def run(
         from ironflow.loading import load_one
 
         given = read_input(input)
+        stdout.keep()
         workflow = load_one(target)
-        asked = _Asked(workflow, given, id, new)
         settings = settings_for(db, concurrency=concurrency)
+        say_no_server(db, settings)
+        asked = Asked(workflow, given, id, new)
         return await _Errand(asked, settings, as_json=json).go()
 
     answer(command, as_json=json)
 
 
-class _Asked:
-    """What the person asked for."""
-
-    def __init__(self, workflow: Workflow[Any, Any], given: Any, id: str | None, new: bool) -> None:
-        self.workflow = workflow
-        self.given = given
-        self.id = id
-        self.new = new
-
-    def input(self) -> Any:
-        return typed_input(self.workflow.spec, self.given)
-
-    def stored(self) -> Any:
-        """The input as the journal holds it."""
-        spec = self.workflow.spec
-        value = self.input()
-        return jsonlib.loads(spec.input.encode(value, path="input")) if spec.has_input else None
-
-
 class _Errand:
     """One `ironflow run`, from the open database to the exit code."""
 
-    def __init__(self, asked: _Asked, settings: Settings, *, as_json: bool) -> None:
+    def __init__(self, asked: Asked, settings: Settings, *, as_json: bool) -> None:
         from ironflow.cli.view import view_for
 
         self.asked = asked
@@ -129,9 +106,7 @@ class _Errand:
         from ironflow.runtime import Engine
 
         configure(self.settings, to_stderr if self.as_json else self.view.say, ends=False)
-        # What the author's code prints must not end up inside the one JSON document.
-        quiet = contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext()
-        with Signals() as signals, quiet:
+        with Signals() as signals:
             async with Engine(settings=self.settings, workflows=[self.asked.workflow], own_only=True) as engine:
                 run_id, seen = await self._begin(engine)
                 with self.view.live():
@@ -148,16 +123,18 @@ class _Errand:
     async def _begin(self, engine: Engine) -> tuple[str, int]:
         """The run to see through, and the last event of it that happened before this command."""
         asked, name = self.asked, engine.store.name
-        row = await _chosen(engine, asked)
+        row, others = await chosen(engine, asked)
         if row is None:
             handle = await engine.start(asked.workflow, asked.input(), id=asked.id)
             self.view.say(f"run {handle.id} on {name}")
+            if others:
+                self.view.say(passed_over(asked.workflow.name, others), "dim")
             return handle.id, 0
         events = await engine.store.journal(row.run_id)
         if row.ended:
             self.view.say(f"run {row.run_id} on {name} has ended; this is its result")
             return row.run_id, len(events)
-        _check_fit(engine, asked.workflow, row)
+        check_fit(engine, asked.workflow, row)
         engine.take_on(row.run_id)
         self.view.say(f"run {row.run_id} on {name} goes on; {output.count(_kept(events), 'step')} done")
         return row.run_id, len(events)
@@ -167,6 +144,7 @@ class _Errand:
         progress, wake = Progress(), asyncio.Event()
         told = asyncio.ensure_future(_tell(engine, run_id, wake))
         named = asyncio.ensure_future(self._name_owner(engine, run_id))
+        held = asyncio.ensure_future(holding.watch(lambda: holds(engine.store, run_id), progress, self.view.held))
         asked_to_leave = asyncio.ensure_future(signals.wait(1))
         asked_to_leave.add_done_callback(lambda _: wake.set())
         leaving: asyncio.Future[bool] | None = None
@@ -184,7 +162,7 @@ class _Errand:
                     leaving = asyncio.ensure_future(drain(engine.worker, signals, now_at=2))
                     leaving.add_done_callback(lambda _: wake.set())
         finally:
-            for task in (told, named, asked_to_leave):
+            for task in (told, named, held, asked_to_leave):
                 task.cancel()
         if leaving is not None:
             self.orderly = await leaving
@@ -212,15 +190,14 @@ class _Errand:
         code = exits.of_state(row.state) if over else exits.INTERRUPTED
         if self.as_json:
             told = {**views.plain(row), "output": view.output, "error": view.error, "undo_errors": view.undo_errors}
-            told["exit"] = code
+            hold = None if view.hold is None else views.plain(paused(view.hold, row.run_id))
+            told |= {"hold": hold, "exit": code}
             output.emit({**told, "resumable": True} if code == exits.INTERRUPTED else told)
             return code
         done = sum(step.state == steps.COMPLETED for step in view.steps.values())
         if code == exits.INTERRUPTED:
             self.view.say(f"interrupted; {output.count(done, 'step')} done. Run again to resume.", "yellow")
         elif row.state == states.PAUSED:
-            from ironflow.engine.why import paused_because
-
             self.view.say(f"paused: {paused_because(view.hold, row.run_id)}", "yellow")
         elif row.state == states.CANCELLED:
             self.view.say("cancelled", "magenta")
@@ -230,7 +207,7 @@ class _Errand:
         else:
             lasted = times.span((row.ended_at or row.created_at) - row.created_at)
             self.view.say(f"{row.state} in {lasted}, {output.count(done, 'step')}", output.style_of(row.state))
-            print(output.result_text(view.output), flush=True)
+            print(output.result_text(view.output), file=stdout.stream(), flush=True)
         return code
 
     def _report_failure(self, row: RunRow, view: Folded) -> None:
@@ -261,72 +238,6 @@ def _kept(events: list[Event]) -> int:
         elif event.kind in (j.RUN_REOPENED, j.RUN_RETRYING) and event.told().get("mode") == "restart":
             kept = 0
     return kept
-
-
-def _check_fit(engine: Engine, workflow: Workflow[Any, Any], row: RunRow) -> None:
-    """Refuse a run that this code would not continue; a worker that does can still have it."""
-    assert engine.worker is not None
-    if engine.worker.session.can_take(row.route):
-        return
-    spec, route = workflow.spec, split_route(row.route)
-    if route.version in (spec.version, *spec.compatible):
-        raise InvalidInput(
-            f"run {row.run_id} asks for a worker with tags {', '.join(sorted(route.tags))}",
-            hint="`ironflow worker FILE --tag …` on a host that has them executes it",
-        )
-    raise HandlerVersionMismatch(
-        f"run {row.run_id} was created by version {route.version} of {spec.name}, and this code is version "
-        f"{spec.version}; nothing of the run was changed",
-        hint=f"Declare compatible=({route.version!r},) if this code can continue it, or add --new for another run",
-    )
-
-
-async def _chosen(engine: Engine, asked: _Asked) -> RunRow | None:
-    """The run to go on with, or None: start one.
-
-    Raises:
-        InvalidInput, IdempotencyKeyConflict: the run of this id is another workflow's, or was started with another
-            input: the same as `starting.taken_by` raises of a start.
-    """
-    if asked.new:
-        return None
-    name = asked.workflow.name
-    if asked.id is None:
-        return await _unfinished(engine, name, asked.stored())
-    row = await engine.store.run(asked.id)
-    if row is None:
-        return None
-    if row.workflow != name:
-        raise InvalidInput(
-            f"run {row.run_id} is a run of {row.workflow}, not of {name}",
-            hint="Name the workflow it belongs to, or choose another id.",
-        )
-    if asked.given is not MISSING and await _input_of(engine, row.run_id) != asked.stored():
-        raise IdempotencyKeyConflict(
-            f"run {row.run_id} was started with another input",
-            hint="Leave --input out, or choose another id.",
-            details={"run_id": row.run_id},
-        )
-    return row
-
-
-async def _unfinished(engine: Engine, workflow: str, stored: Any) -> RunRow | None:
-    live = sorted(states.STATES - states.TERMINAL)
-    before: tuple[int, str] | None = None
-    for _ in range(COMPARED // _PAGE):
-        page = await engine.store.runs(RunFilter(states=live, workflow=workflow, before=before, limit=_PAGE))
-        for row in page:
-            if await _input_of(engine, row.run_id) == stored:
-                return row
-        if len(page) < _PAGE:
-            return None
-        before = (page[-1].created_at, page[-1].run_id)
-    return None
-
-
-async def _input_of(engine: Engine, run_id: str) -> Any:
-    first = await engine.store.journal(run_id, limit=1)
-    return first[0].told().get("input") if first else None
 
 
 async def _owner(engine: Engine, run_id: str) -> str | None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ironflow.cli import advice, completing, exits, inputs, output, run_screen, times
+from ironflow.cli import advice, completing, exits, holding, inputs, output, run_screen, times
 from ironflow.cli.backend import Backend, KeyFileOption, ServerOption, Where, find_run, on_backend
 from ironflow.cli.database import DbOption, JsonLinesOption, JsonOption, RunArgument
 from ironflow.cli.listing import Listing
 from ironflow.engine import views
-from ironflow.engine.why import Hold, paused_because
+from ironflow.engine.why import paused_because
 from ironflow.errors import InvalidInput
 from ironflow.model import run as states
 from ironflow.model.run import RunRow
@@ -19,7 +19,6 @@ from ironflow.store.reader import RunFilter
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Runs: start, look at, and steer them.")
 
@@ -86,12 +85,12 @@ def journal(
     """Print the journal of a run, one event per line."""
 
     async def command(backend: Backend) -> None:
-        from ironflow.cli.lines import KIND_WIDTH, show
+        from ironflow.cli.lines import kind_width, show
 
         row = await find_run(backend, run)
         screen = output.screen()
         events = await backend.journal(row.run_id, after)
-        width = max([KIND_WIDTH, *(len(event.kind) for event in events)])
+        width = kind_width(screen, max((len(event.kind) for event in events), default=0))
         for event in events:
             if json:
                 output.emit(views.event(event))
@@ -115,10 +114,11 @@ def watch(
 
     async def command(backend: Backend) -> int:
         from ironflow.cli.follow import Progress
-        from ironflow.cli.lines import show
+        from ironflow.cli.lines import kind_width, show
 
         row = await find_run(backend, run)
         screen, progress = output.screen(), Progress()
+        width = kind_width(screen)
         if row.state == states.PENDING:  # nothing may happen for ever, which would look like a command that hangs
             await advice.tell(backend, where, row.run_id, as_json=json)
         async for page in backend.follow(row.run_id):
@@ -129,7 +129,7 @@ def watch(
                 if json:
                     output.emit(views.event(event))
                 else:
-                    show(screen, event)
+                    show(screen, event, width=width)
             if progress.ended and not page:
                 break
             if progress.state == states.PAUSED and not await backend.journal(row.run_id, progress.view.last_seq):
@@ -161,7 +161,7 @@ def why(
             return
         screen, now = output.screen(), backend.now()
         screen.print(f"{row.workflow}  {row.run_id}", output.state_text(row.state))
-        screen.print(held(found, now))
+        holding.show(screen, found, now)
         todo = advice.next_command(where, found)
         if todo is not None:
             screen.print(f"  {todo}", style="dim")
@@ -170,32 +170,6 @@ def why(
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------
-
-
-#: What the time of a hold is, before and after it; of the others, it is what their message calls "then".
-UNTIL = {
-    "EXECUTING": ("its lease ends {}, unless it is renewed", "its lease ended {}"),
-    "STEP_RETRY": ("the next try is due {}", "the next try was due {}"),
-    "LEASE_EXPIRED": ("it ends {}", "{}"),
-    "WAITING": ("due {}", "due {}"),
-    "RESERVED": ("the promise ends {}", "the promise ended {}"),
-}
-
-
-def held(found: list[Hold], now: int) -> Table:
-    """The answer of `why` as a person reads it."""
-    from rich.table import Table
-
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
-    for hold in found:
-        lifts = ""
-        if hold.until is not None:
-            text = UNTIL.get(hold.code, ("{}", "{}"))[hold.until <= now]
-            lifts = f" ({text.format(f'{times.ago(hold.until, now)}, {views.iso(hold.until)}')})"
-        made.add_row(f"  {hold.code}", f"{hold.message}{lifts}")
-    return made
 
 
 def _states(names: list[str] | None) -> list[str]:

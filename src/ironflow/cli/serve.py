@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ironflow.cli import exits, output, process
+from ironflow.cli import exits, output, process, stdout
 from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
 from ironflow.engine.commands import local_user
-from ironflow.errors import ConfigError, ServerError
+from ironflow.errors import ConfigError
+from ironflow.extras import not_installed
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -49,6 +50,7 @@ def serve(
     """
 
     async def command() -> int:
+        stdout.keep(as_json)
         settings = settings_for(db, listen_host=host, listen_port=port)
         if dev:
             _only_this_host(settings.listen_host)
@@ -77,10 +79,7 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ironflow"):
             raise
-        raise ServerError(
-            f"serving needs {error.name}, which is not installed",
-            hint="Install it with `pip install 'ironflow-engine[server]'`.",
-        ) from error
+        raise not_installed(f"{error.name}, which a server needs,", "server") from error
     from ironflow.cli.logs import configure
     from ironflow.cli.stopping import Signals, drain, leave
     from ironflow.runtime import Engine

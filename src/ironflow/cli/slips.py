@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _NO_COMMAND = re.compile(r"No such command '([^']+)'")
 _NO_SERVER = re.compile(r"No such option:? '?--(?:server|key-file)\b")
 
 
-def hint(error: Any) -> str:
-    """What to do about an error of the parser: the nearest command, or the help."""
+def hint(error: Any, words: Sequence[str], command: Any) -> str:
+    """What to do about an error of the parser: the nearest command, or the help.
+
+    Args:
+        error: the error. Of an option without its value, the parser does not say whose it is.
+        words: what was typed.
+        command: the whole command.
+    """
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "ironflow"
+    path = context.command_path if context is not None else _path(words, command)
     meant = _meant(str(error.format_message()), path, context)
     return f"{meant}See `{path} --help`."
+
+
+def _path(words: Sequence[str], command: Any) -> str:
+    found = ["ironflow"]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        found.append(word)
+    return " ".join(found)
 
 
 def _meant(message: str, path: str, context: Any) -> str:

@@ -7,7 +7,7 @@ keep the others from being carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
@@ -127,11 +127,28 @@ def _on_each(
 async def _carry_out(
     backend: Backend, run_ids: list[str], verb: str, same: str, *, as_json: bool, **options: bool
 ) -> int:
+    return await carry_out(run_ids, lambda run_id: backend.steer(run_id, verb, **options), same, as_json=as_json)
+
+
+async def carry_out(
+    run_ids: list[str], act: Callable[[str], Awaitable[dict[str, Any]]], same: str, *, as_json: bool
+) -> int:
+    """Do one thing to each of these runs, and say of each what became of it.
+
+    Args:
+        run_ids: their ids.
+        act: does it to one; gives `engine.views.steered`.
+        same: what to say of a run that was so already.
+        as_json: say it as one JSON array.
+
+    Returns:
+        the exit code: of the last refusal, if any. Of a single run, the refusal is raised.
+    """
     done: list[dict[str, Any]] = []
     code = exits.OK
     for run_id in run_ids:
         try:
-            became = await backend.steer(run_id, verb, **options)
+            became = await act(run_id)
         except IronflowError as error:
             if len(run_ids) == 1:
                 raise
@@ -144,7 +161,7 @@ async def _carry_out(
         done.append(became)
         if not as_json:
             note = "" if became["changed"] else f"(nothing changed: {same})"
-            output.screen().print(run_id, output.state_text(became["state"] or "gone", note))
+            output.screen().print(run_id, output.state_text(became["state"] or "deleted", note))
     if as_json:
         output.emit(done)
     return code

@@ -15,6 +15,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ironflow.cli import stdout
 from ironflow.cli.exits import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -133,6 +134,6 @@ def leave(code: int) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    sys.stdout.flush()
+    stdout.flush()
     sys.stderr.flush()
     os._exit(code)

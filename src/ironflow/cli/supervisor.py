@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ironflow.cli import exits, output, times
+from ironflow.cli import exits, output, stdout, times
 from ironflow.cli.stopping import Signals
 from ironflow.cli.words import WORDS_VARIABLE, Heard
 from ironflow.config import Settings
@@ -230,8 +230,7 @@ class _Child:
         """Start the process."""
         # With the seed already fixed the child does not have to start itself again.
         environment = {**os.environ, PIPE_VARIABLE: str(self.pipe), "PYTHONHASHSEED": "0"}
-        if self.obituary is not None:
-            self._key = self.obituary.key()
+        self._key = self._current_key()
         heard = self.heard = Heard()
         environment[WORDS_VARIABLE] = str(heard.write)
         try:
@@ -241,6 +240,7 @@ class _Child:
                 pass_fds=[self.pipe, heard.write],
                 process_group=0,
                 stdin=asyncio.subprocess.DEVNULL,
+                stdout=stdout.descriptor(),
             )
         finally:
             heard.started()
@@ -261,16 +261,20 @@ class _Child:
             self._ever_began = self._ever_began or heard.began
             if heard.left:
                 return True
-        if code == exits.ACCESS and self.obituary is not None and self.obituary.key() in (None, self._key):
+        if code == exits.ACCESS and self._key is not None and self._current_key() in (None, self._key):
             self.refused = code
             self._tell("refused", code, "is refused by the server and not started again")
             return True
-        # Later it may be a deployment under way: what it is to execute is half there for a moment.
-        if code == exits.USAGE and not self._ever_began:
+        # Later it may be a deployment under way: what it is to execute is half there for a moment, or its key.
+        cannot_begin = code == exits.USAGE or (code == exits.ACCESS and self._key is None)
+        if cannot_begin and not self._ever_began:
             self.refused = code
             self._tell("refused", code, "cannot begin with this command and is not started again")
             return True
         return False
+
+    def _current_key(self) -> str | None:
+        return self.obituary.key() if self.obituary is not None else None
 
     async def keep(self) -> None:
         """Replace the process each time it ends, until one was asked to leave by somebody else."""

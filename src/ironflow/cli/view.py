@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ironflow.cli import times
 from ironflow.cli.follow import Progress
-from ironflow.cli.lines import remark, show
+from ironflow.cli.holding import sentence
+from ironflow.cli.lines import KIND_WIDTH, remark, show
 from ironflow.cli.output import screen, state_text
 from ironflow.model import journal as j
 from ironflow.model import run as runs
@@ -24,6 +25,8 @@ from ironflow.model.journal import Event
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from ironflow.engine.why import Hold
 
 #: Open steps that are shown by name; the others are counted.
 SHOWN = 8
@@ -46,6 +49,10 @@ class View(Protocol):
         """The run has moved."""
         ...
 
+    def held(self, hold: Hold | None) -> None:
+        """What keeps the run from executing at the moment; said again and again."""
+        ...
+
 
 class Silent:
     """For `--json`: nothing."""
@@ -59,12 +66,16 @@ class Silent:
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         return
 
+    def held(self, hold: Hold | None) -> None:
+        return
+
 
 class Lines:
     """For files, pipes and CI: one line per event."""
 
     def __init__(self) -> None:
         self.console = screen(stderr=True)
+        self._hold: tuple[str, str] | None = None
 
     def live(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -75,7 +86,13 @@ class Lines:
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         for event in page:
             if event.kind not in _QUIET:
-                show(self.console, event, seq=False, brief=True)
+                show(self.console, event, seq=False, width=KIND_WIDTH, brief=True)
+
+    def held(self, hold: Hold | None) -> None:
+        told = (hold.code, hold.message) if hold is not None else None
+        if hold is not None and told != self._hold:
+            self.say(f"held: {hold.code}: {sentence(hold, _now_ms())}")
+        self._hold = told
 
 
 class Live:
@@ -85,6 +102,7 @@ class Live:
         self.console = screen(stderr=True)
         self.workflow = workflow
         self.progress = Progress()
+        self._hold: Hold | None = None
         self._spinner: Any = None
 
     def live(self) -> AbstractContextManager[Any]:
@@ -95,7 +113,6 @@ class Live:
             console=self.console,
             refresh_per_second=10,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),
         )
 
     def say(self, text: str, style: str = "") -> None:
@@ -107,9 +124,13 @@ class Live:
             if event.kind == j.WARNING:  # it outlives the view: the state says only that there was one
                 self.say(f"warning: {remark(event)}", "yellow")
 
+    def held(self, hold: Hold | None) -> None:
+        self._hold = hold
+
     def render(self) -> RenderableType:
         """The view as it is now."""
         from rich.console import Group
+        from rich.padding import Padding
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
@@ -123,6 +144,9 @@ class Live:
             Text(self._counts(now), style="dim"),
         )  # fmt: skip
         parts: list[RenderableType] = [head]
+        if self._hold is not None and progress.state in runs.QUEUED | runs.SUSPENDED:
+            text = Text(f"held: {self._hold.code}: {sentence(self._hold, now)}", style="yellow", overflow="fold")
+            parts.append(Padding(text, (0, 0, 0, 2)))
         if progress.view.status_text:
             parts.append(Text(f"  {progress.view.status_text}", no_wrap=True, overflow="ellipsis"))
         under_way = progress.under_way()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ironflow.cli import exits, output, process, times
+from ironflow.cli import exits, output, process, stdout, times
 from ironflow.cli.backend import KeyFileOption
 from ironflow.cli.database import DbOption, answer, settings_for
 from ironflow.cli.run import ConcurrencyOption
-from ironflow.errors import InvalidInput
+from ironflow.errors import Unauthenticated
 
 if TYPE_CHECKING:
     from ironflow.cli.stopping import Signals
@@ -51,8 +51,8 @@ EventsOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object per event on stdout. Log records stay on stderr; with IRONFLOW_LOG_FORMAT=json "
-        "they are JSON, too.",
+        help="Print one JSON object per event on stdout, and nothing else: log records, and what your code prints, go "
+        "to stderr. With IRONFLOW_LOG_FORMAT=json the records are JSON, too.",
         show_default=False,
     ),
 ]
@@ -109,6 +109,7 @@ def worker(
         from ironflow.loading import load_all
 
         words = Words.of_this_process()
+        stdout.keep(json)
         servers = _servers(db, server, key_file)
         settings = settings_for(
             db, database=not servers, concurrency=concurrency, threads=threads, metrics_address=metrics_address
@@ -121,11 +122,10 @@ def worker(
             reporting = Reporting(servers, _key(key_file), lambda: _key(key_file)) if servers else None
             arguments = [*target, *options]
             return await supervise(arguments, processes, worker_id, settings, as_json=json, reporting=reporting)
-        tags = tuple(tag or ())
         if servers:
-            opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tags, words)
+            opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tag, words)
         else:
-            opened = _on_database(settings, workflows, worker_id, tags)
+            opened = _on_database(settings, workflows, worker_id, tag)
         return await _work(opened, settings, sorted(workflows), worker_id, words, as_json=json)
 
     # The supervisor only waits for its children.
@@ -150,8 +150,8 @@ def _key(key_file: str | None) -> str:
 
     key = api_key(key_file)
     if key is None:
-        raise InvalidInput(
-            "a worker of a server needs a key",
+        raise Unauthenticated(
+            "a worker of a server needs a key, and none was given",
             hint="Put a worker key into IRONFLOW_API_KEY or a --key-file; `ironflow apikey create --worker NAME` makes "
             "one.",
         )
@@ -181,7 +181,7 @@ def _servers_options(servers: list[str], key_file: str | None) -> list[str]:
 
 @asynccontextmanager
 async def _on_database(
-    settings: Settings, workflows: dict[str, Workflow[Any, Any]], worker_id: str | None, tags: tuple[str, ...]
+    settings: Settings, workflows: dict[str, Workflow[Any, Any]], worker_id: str | None, tags: list[str] | None
 ) -> AsyncIterator[Worker]:
     from ironflow.runtime import Engine
 
@@ -189,7 +189,7 @@ async def _on_database(
         settings=settings,
         workflows=workflows.values(),
         worker_id=worker_id,
-        tags=tags,
+        tags=tuple(tags or ()),
         metrics_address=settings.metrics_address,
     ) as engine:
         assert engine.worker is not None
@@ -204,7 +204,7 @@ async def _over_http(
     settings: Settings,
     workflows: dict[str, Workflow[Any, Any]],
     worker_id: str | None,
-    tags: tuple[str, ...],
+    tags: list[str] | None,
     words: Words,
 ) -> AsyncIterator[Worker]:
     from ironflow.engine import guard
@@ -214,7 +214,7 @@ async def _over_http(
     guard.install()
     registry = Registry(wf.spec for wf in workflows.values())
     worker = await remote_worker(
-        servers, key, registry, settings, worker_id=worker_id, tags=tags, supervised=words.supervised()
+        servers, key, registry, settings, worker_id=worker_id, tags=tuple(tags or ()), supervised=words.supervised()
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(worker.port.close)

@@ -75,13 +75,21 @@ def resume(
     _switch(name, Where(db, server, key_file), to_pause=False, as_json=json)
 
 
+#: What is said, by whether it was to be paused and whether that changed anything.
+_TOLD = {
+    (True, True): "is now paused",
+    (True, False): "was already paused",
+    (False, True): "is no longer paused",
+    (False, False): "was not paused",
+}
+
+
 def _switch(name: str, where: Where, *, to_pause: bool, as_json: bool) -> None:
     async def command(backend: Backend) -> None:
         done = await backend.switch(name, to_pause=to_pause)
         if as_json:
             output.emit(done)
             return
-        word = "paused" if to_pause else "not paused"
-        output.screen().print(f"{name} {'is now' if done['changed'] else 'was already'} {word}")
+        output.screen().print(name, _TOLD[to_pause, done["changed"]])
 
     on_backend(where, command, as_json=as_json, write=True)

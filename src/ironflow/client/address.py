@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from ironflow.errors import InvalidSettings
+from ironflow.errors import InvalidSettings, Unauthenticated
 
 #: The environment variables a program is told its server and its key by.
 SERVER_VARIABLE: Final = "IRONFLOW_SERVER"
@@ -21,7 +21,8 @@ _URL: Final = re.compile(r"https?://(?:\[[0-9A-Fa-f:.%]+\]|[^:/?#@\[\]\s]+)(?::(
 #: What the paths of the API begin with: clients put it behind the address themselves.
 _API: Final = re.compile(r"(?:/api)?/v1(?:/worker)?$")
 #: What a key may consist of, and how long it may be: enough to tell it from a file that holds something else.
-_KEY: Final = re.compile(r"[!-~]{8,512}")
+_SHORTEST, _LONGEST = 8, 512
+_KEY: Final = re.compile(rf"[!-~]{{{_SHORTEST},{_LONGEST}}}")
 
 
 def server_url(text: str | None = None) -> str:
@@ -53,7 +54,8 @@ def api_key(file: str | os.PathLike[str] | None = None) -> str | None:
     """The key for a server: what the file holds, else what IRONFLOW_API_KEY says, else None.
 
     Raises:
-        InvalidSettings: the file cannot be read, or what was found cannot be a key; it is not repeated.
+        InvalidSettings: the file cannot be read.
+        Unauthenticated: what was found cannot be a key; it is not repeated.
     """
     if file is not None:
         try:
@@ -69,6 +71,16 @@ def api_key(file: str | os.PathLike[str] | None = None) -> str | None:
 def checked_key(text: str, origin: str) -> str:
     """Refuse what no header could carry; `origin` says where it came from, since it is not shown itself."""
     if _KEY.fullmatch(text) is None:
-        problem = f"{origin} holds no key: a key is one word, as `ironflow apikey create NAME` printed it"
-        raise InvalidSettings([problem])
+        raise Unauthenticated(
+            f"{origin} holds no key: {_what_is_wrong(text)}",
+            hint="`ironflow apikey create NAME` prints one: `ifkey_…`, with --worker `ifworker_…`.",
+        )
     return text
+
+
+def _what_is_wrong(text: str) -> str:
+    if not text:
+        return "nothing is in it"
+    if not all("!" <= sign <= "~" for sign in text):
+        return "a key is one word of plain ASCII"
+    return f"{len(text)} characters are too {'few' if len(text) < _SHORTEST else 'many'} for one"

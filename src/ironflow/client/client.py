@@ -50,7 +50,8 @@ class Client(Synchronous):
         pauses: seconds before each further try of a request whose answer did not come; None for 1, 2 and 4.
 
     Raises:
-        InvalidSettings: the address or the key has no such form.
+        InvalidSettings: the address has no such form.
+        Unauthenticated: what was given as the key cannot be one.
     """
 
     def __init__(

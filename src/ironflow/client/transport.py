@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 from pydantic_core import from_json
 
 from ironflow.errors import InvalidSettings, ServerError, ServerUnreachable
+from ironflow.extras import not_installed
 
 
 def http_library() -> Any:
@@ -23,7 +24,7 @@ def http_library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
-        raise InvalidSettings(["the HTTP client is not installed: pip install 'ironflow-engine[client]'"]) from error
+        raise not_installed("the HTTP client (aiohttp)", "client") from error
     return aiohttp
 
 

@@ -20,7 +20,7 @@ from ironflow.codec.annotations import resolve
 from ironflow.codec.values import Codec, codec_for, parse
 from ironflow.errors import InvalidInput, PayloadTooLarge
 
-__all__ = ["Arguments", "digest", "result_codec"]
+__all__ = ["Arguments", "digest", "result_codec", "written", "wrong_call"]
 
 _SIGNATURE = "Give the arguments the signature asks for."
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -42,6 +42,37 @@ def result_codec(fn: Callable[..., Any]) -> Codec:
     return codec_for(resolve(fn).get("return", Any))
 
 
+class _Written:
+    """An annotation that is shown as its author wrote it, where Python knows it as text only."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def written(signature: inspect.Signature) -> inspect.Signature:
+    """A signature to be shown: `from __future__ import annotations` makes texts of all annotations, in quotes."""
+
+    def plain(annotation: Any) -> Any:
+        return _Written(annotation) if isinstance(annotation, str) else annotation
+
+    parameters = [p.replace(annotation=plain(p.annotation)) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=plain(signature.return_annotation))
+
+
+def wrong_call(fn: Callable[..., Any], signature: inspect.Signature, error: TypeError) -> InvalidInput:
+    """What is said of a call that does not fit the function: `error` is what binding the arguments raised."""
+    return InvalidInput(f"{_name(fn)}{written(signature)} cannot be called like this: {error}", hint=_SIGNATURE)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", None) or type(fn).__name__
+
+
 class Arguments:
     """Stores and reads the arguments of one function.
 
@@ -55,6 +86,7 @@ class Arguments:
 
     __slots__ = (
         "_by_name",
+        "_fn",
         "_least",
         "_names",
         "_others",
@@ -66,7 +98,8 @@ class Arguments:
     )
 
     def __init__(self, fn: Callable[..., Any], *, skip: int = 0) -> None:
-        self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self._fn = fn
+        self.name: str = _name(fn)
         hints = resolve(fn)
         try:
             signature = inspect.signature(fn)
@@ -153,7 +186,8 @@ class Arguments:
         if type(tree) is dict and tree.keys() == {"args", "kwargs"}:
             tree, named = tree["args"], tree["kwargs"]
         if type(tree) is not list or (len(tree) > len(self._names) and self._rest is None):
-            raise InvalidInput(f"the stored arguments do not fit {self.name}{self._signature}", hint=_SIGNATURE)
+            shown = f"{self.name}{written(self._signature)}"
+            raise InvalidInput(f"the stored arguments do not fit {shown}", hint=_SIGNATURE)
         args = []
         for index, item in enumerate(tree):
             codec, name = self._at(index, path)
@@ -165,10 +199,7 @@ class Arguments:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidInput(
-                f"{self.name}{self._signature} cannot be called like this: {error}",
-                hint=_SIGNATURE,
-            ) from None
+            raise wrong_call(self._fn, self._signature, error) from None
         return bound.args, bound.kwargs
 
     def _at(self, index: int, path: str) -> tuple[Codec, str]:
@@ -180,7 +211,7 @@ class Arguments:
     def _named(self, name: str) -> Codec:
         codec = self._by_name.get(name) or self._others
         if codec is None:
-            raise InvalidInput(f"{self.name}{self._signature} has no parameter {name}", hint=_SIGNATURE)
+            raise InvalidInput(f"{self.name}{written(self._signature)} has no parameter {name}", hint=_SIGNATURE)
         return codec
 
 

@@ -16,6 +16,13 @@ from ironflow.codec.values import Codec
 
 #: Stands in a schema, as `$comment`, where the code may take more than the schema says.
 LENIENT: Final = "read by the author's own code, which may take more than this"
+#: How far a schema is followed; recursive ones have no end of their own.
+DEEPEST: Final = 100
+#: Parts of a schema that are looked at for the question whether it lets `null` through.
+_MOST_LOOKS: Final = 10_000
+#: How much of a shape is told, and down to which depth.
+_SHOWN: Final = 500
+_DEEPEST_SHOWN: Final = 8
 #: What of a schema is held against an input.
 _HELD: Final = frozenset({"type", "required", "properties", "items", "additionalProperties", "anyOf", "oneOf", "$ref"})
 
@@ -45,9 +52,14 @@ def _lenient(core: Any) -> bool:
 
 
 def schema_of(codec: Codec) -> dict[str, Any] | None:
-    """The schema, or None where the annotation has none: a class with a form of its own, a name that is unknown."""
+    """The schema, or None where the annotation has none: a class with a form of its own, a name that is unknown. One
+    that no server would let in is none, either: its workflow can be started, and the worker looks at the input.
+    """
+    from ironflow.codec.strange import problem  # which reads what is below
+
     try:
-        return TypeAdapter(for_pydantic(codec.annotation)).json_schema(schema_generator=_Marking)
+        made = TypeAdapter(for_pydantic(codec.annotation)).json_schema(schema_generator=_Marking)
+        return made if problem(made) is None else None
     except Exception:  # pydantic's own errors, and those of the authors' classes
         return None
 
@@ -58,47 +70,80 @@ def shape(annotation: Any) -> str:
         schema = TypeAdapter(for_pydantic(annotation)).json_schema()
     except Exception:  # a type without a schema is named all the same
         return shown(annotation)
-    required = set(schema.get("required", ()))
-    fields = [
-        f'"{name}": {_kind(field)}{"" if name in required else " (optional)"}'
-        for name, field in schema.get("properties", {}).items()
-    ]
-    if fields:
-        return f"{{{', '.join(fields)}}}"
-    return f"{_kind(schema)}" if schema.get("type") else shown(annotation)
+    return _shape(schema) if schema.get("type") else shown(annotation)
 
 
-def _kind(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(one) for one in schema["anyOf"]))
+def shape_of(schema: dict[str, Any]) -> str:
+    """The same of a schema that a worker has declared: of any form, and by anybody."""
+    found = pointed_at(schema["$ref"], schema) if isinstance(schema.get("$ref"), str) else schema
+    return _shape(found if isinstance(found, dict) else schema)[:_SHOWN]
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return _kind(schema)
+    required = {one for one in _list(schema.get("required"), []) if isinstance(one, str)}
+    fields = (f'"{name}": {_kind(one)}{"" if name in required else " (optional)"}' for name, one in properties.items())
+    return f"{{{', '.join(fields)}}}"
+
+
+def _kind(schema: Any, left: int = _DEEPEST_SHOWN) -> str:
+    if not isinstance(schema, dict) or left == 0:
+        return "any value"
+    if _list(schema.get("anyOf"), []):
+        return " or ".join(dict.fromkeys(_kind(one, left - 1) for one in schema["anyOf"]))
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
-    return str(schema.get("format") or schema.get("type") or "any value")
+    found = schema.get("format") or schema.get("type") or "any value"
+    return " or ".join(map(str, found)) if isinstance(found, list) else str(found)
 
 
 def takes_null(schema: Any) -> bool:
     """Whether `null` may fit a JSON schema; False only where it certainly does not."""
-    return _takes_null(schema, schema, frozenset())
+    return _Nulls(schema).fits(schema, DEEPEST)
 
 
-def _takes_null(schema: Any, whole: Any, seen: frozenset[str]) -> bool:
-    if not isinstance(schema, dict):
-        return schema is not False
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference not in seen:
-        found = pointed_at(reference, whole)
-        if not _takes_null(found, whole, seen | {reference}):
+class Look:
+    """One look at a schema that anybody may have written. What a reference points at is searched for once."""
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+        self._found: dict[str, Any] = {}
+
+    def at(self, reference: str) -> Any:
+        """What a reference points at: see `pointed_at`."""
+        if reference not in self._found:
+            self._found[reference] = pointed_at(reference, self._whole)
+        return self._found[reference]
+
+
+class _Nulls(Look):
+    """What the schema says beyond `_MOST_LOOKS` looks is taken to allow."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        self._looks = _MOST_LOOKS
+
+    def fits(self, schema: Any, left: int) -> bool:
+        if not isinstance(schema, dict):
+            return schema is not False
+        self._looks -= 1
+        if self._looks < 0 or left == 0:
+            return True
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and not self.fits(self.at(reference), left - 1):
             return False
-    kinds = schema.get("type", "null")
-    if "null" not in (kinds if isinstance(kinds, list) else [kinds]):
-        return False
-    if schema.get("const") is not None or None not in _list(schema.get("enum"), [None]):
-        return False
-    if not all(_takes_null(one, whole, seen) for one in _list(schema.get("allOf"), [])):
-        return False
-    return all(
-        any(_takes_null(one, whole, seen) for one in _list(schema.get(kind), [True])) for kind in ("anyOf", "oneOf")
-    )
+        kinds = schema.get("type", "null")
+        if "null" not in (kinds if isinstance(kinds, list) else [kinds]):
+            return False
+        if schema.get("const") is not None or None not in _list(schema.get("enum"), [None]):
+            return False
+        if not all(self.fits(one, left - 1) for one in _list(schema.get("allOf"), [])):
+            return False
+        return all(
+            any(self.fits(one, left - 1) for one in _list(schema.get(kind), [True])) for kind in ("anyOf", "oneOf")
+        )
 
 
 def _list(found: Any, missing: list[Any]) -> list[Any]:

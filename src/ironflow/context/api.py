@@ -158,9 +158,13 @@ class Context:
         off after its effect, or that executed when the run was cancelled: the code never comes back from that `await`.
         So what undoes must cope with a step that did nothing. `finally` in workflow code is no substitute: a suspended
         run leaves its code without finishing it.
+
+        Raises:
+            InvalidInput: `fn` cannot be called with these arguments.
         """
         scope = self._scope("compensate")
         spec = _spec_of(fn)
+        spec.check_call(args, kwargs)
         key = f"{scope.note_id()}:{spec.name}"
         undoing = StepCall(key, spec, args, kwargs)
         self._loop.ask_note(Note(j.COMPENSATION_REGISTERED, key, {"name": spec.name}, undoing))

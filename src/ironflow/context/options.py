@@ -6,6 +6,7 @@ retry is a policy, and a tag is one that a worker can carry.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
@@ -106,8 +107,13 @@ def checked_kind(kind: str) -> str:
 
 
 def optional_ms(duration: Duration | None, name: str) -> int | None:
-    """A length of time in milliseconds, where one is given; errors as of `to_ms`."""
-    return None if duration is None else to_ms(duration, name=name)
+    """A limit in milliseconds, where one is given; errors as of `to_ms`, and of one in which nothing can be done."""
+    if duration is None:
+        return None
+    limit_ms = to_ms(duration, name=name)
+    if limit_ms == 0:
+        raise DefinitionError(f"{name} must be longer than zero, not {duration!r}", hint="Leave it out for no limit.")
+    return limit_ms
 
 
 def as_lane(lane: Lane | int | None) -> Lane | None:
@@ -153,9 +159,11 @@ def _checked_attempts(value: Any) -> int:
     return value
 
 
-def _checked(value: float, name: str, low: float, high: float) -> float:
-    if not low <= value <= high or value == float("inf"):
-        raise DefinitionError(f"{name} must be a number from {low:g}" + ("" if high > 1 else f" to {high:g}"))
+def _checked(value: Any, name: str, low: float, high: float) -> float:
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    if not number or not low <= value <= min(high, sys.float_info.max):
+        span = f"from {low:g}" + ("" if high > 1 else f" to {high:g}")
+        raise DefinitionError(f"{name} must be a number {span}, not {value!r}")
     return float(value)
 
 

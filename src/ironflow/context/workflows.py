@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
+from threading import get_ident
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -37,8 +38,9 @@ from ironflow.context.options import (
 )
 from ironflow.duration import Duration
 from ironflow.engine.definitions import Lane, WorkflowSpec, check_function, name_of
-from ironflow.engine.handler_thread import run_in_thread
+from ironflow.engine.handler_thread import in_handler_thread, run_in_thread
 from ironflow.engine.instance import Instance
+from ironflow.engine.workflow_loop import active_loops
 from ironflow.errors import DefinitionError
 
 In = TypeVar("In")
@@ -72,14 +74,31 @@ class Workflow(Generic[In, Out]):
     if not TYPE_CHECKING:  # to a type checker a workflow is not callable, which is the better message
 
         def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+            name = getattr(self.fn, "__name__", self.name)
+            if get_ident() in active_loops:
+                raise DefinitionError(
+                    f"workflow {self.name} was called inside a workflow; there are no child workflows yet",
+                    hint=_as_a_part(self.spec, name),
+                )
             raise DefinitionError(
                 f"workflow {self.name} was called; a workflow is started, so that it has a journal",
-                hint=f"Write ironflow.run({self.fn.__name__}, …) or engine.start({self.fn.__name__}, …). Its plain "
-                f"function is {self.fn.__name__}.fn.",
+                hint=f"Write ironflow.run({name}, …) or engine.start({name}, …). Its plain function is {name}.fn.",
             )
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name}>"
+
+
+def _as_a_part(spec: WorkflowSpec, name: str) -> str:
+    """How a workflow's code runs inside another one's, which is the one that calls right now."""
+    call = f"{name}.fn(ctx, …)" if spec.has_input else f"{name}.fn(ctx)"
+    if in_handler_thread():
+        call = f"ctx.wait({call})" if spec.is_async else call
+    elif spec.is_async:
+        call = f"await {call}"
+    else:
+        return f"Make {name} an `async def`; then `await {call}` runs it as a part of this one."
+    return f"`{call}` runs it as a part of this one."
 
 
 def _check_context(fn: Callable[..., Any]) -> None:

@@ -144,11 +144,12 @@ def ended_well(events: Sequence[Event], state: str) -> Check:
     """The run ended once, and well; its journal has no gap and claims nothing impossible."""
     folded = fold(events)
     terminal = sum(1 for event in events if event.kind in j.TERMINAL_KINDS)
-    whole = terminal == 1 and folded.state == state and not folded.breaches
+    broken = [text for _, text in folded.breaches]
+    whole = terminal == 1 and folded.state == state and not broken
     return Check(
         "the run ended once, and its journal folds to the run's row",
         whole and state == runs.COMPLETED,
-        "; ".join(folded.breaches[:3]) or f"{state}, {len(events)} events, {terminal} of them terminal",
+        "; ".join(broken[:3]) or f"{state}, {len(events)} events, {terminal} of them terminal",
     )
 
 

@@ -82,7 +82,11 @@ class Body:
         self.transaction: OpenTransaction | None = None
 
     def cancel(self) -> None:
-        """Ask the body to end. A thread cannot be stopped: it sees `step_info().cancelled`."""
+        """Ask the body to end, once: what waits for a thread's end must not be cancelled itself. A thread cannot be
+        stopped: it sees `step_info().cancelled`.
+        """
+        if self.cancelled:
+            return
         self.cancelled = True
         if self.info is not None:
             self.info.cancelled = True

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: The largest number in a definition: a time in milliseconds that can still be added to another one.
 _MOST = 1 << 53
-#: How much of a schema an error repeats.
-_SHOWN = 500
+#: Names of other workflows that an error tells people, and those that it lists for programs.
+_MOST_TOLD, _MOST_LISTED = 50, 1_000
 #: The schema of a workflow that takes no input.
 _NO_INPUT = {"type": "null"}
 
@@ -29,10 +29,11 @@ _NO_INPUT = {"type": "null"}
 def unknown(name: str, known: Iterable[str]) -> WorkflowUnknown:
     """The error of a name that no worker has registered, among those that some have."""
     names = sorted(known)
+    told = ", ".join(names[:_MOST_TOLD]) + (f" and {len(names) - _MOST_TOLD:,} more" if names[_MOST_TOLD:] else "")
     return WorkflowUnknown(
         f"no worker has registered a workflow {name!r}",
-        hint=f"Known: {', '.join(names) or 'none'}. Start a worker that has it: `ironflow worker FILE`.",
-        details={"known": names},
+        hint=f"Known: {told or 'none'}. Start a worker that has it: `ironflow worker FILE`.",
+        details={"known": names[:_MOST_LISTED]},
     )
 
 
@@ -44,6 +45,8 @@ def checked(name: str, told: object) -> dict[str, Any]:
     Raises:
         InvalidInput: it is not what `WorkflowSpec.definition` makes; the message names the part.
     """
+    from ironflow.codec.strange import problem
+
     if not isinstance(told, dict):
         raise _misfit(name, "it must be an object")
     lanes, doc, schema = told.get("lanes", []), told.get("doc"), told.get("input_schema")
@@ -52,6 +55,9 @@ def checked(name: str, told: object) -> dict[str, Any]:
         raise _misfit(name, "doc must be text")
     if schema is not None and not isinstance(schema, dict):
         raise _misfit(name, "input_schema must be an object")
+    wrong = None if schema is None else problem(schema)
+    if wrong is not None:
+        raise _misfit(name, wrong)
     if not isinstance(versions, list):
         raise _misfit(name, "compatible must be a list of versions")
     for version in versions:
@@ -176,13 +182,20 @@ class Declared:
         return text
 
     def _refused(self, message: str, **details: Any) -> InvalidInput:
-        hint = f"Its schema: {json.dumps(self.input_schema, ensure_ascii=False)[:_SHOWN]}"
-        return InvalidInput(message, hint=hint, details=details)
+        from ironflow.codec.schema import shape_of
+
+        return InvalidInput(message, hint=f"Expected: {shape_of(self.input_schema or {})}", details=details)
 
     def in_lane(self, key: str | None) -> Declared:
         """The same for a run that belongs to this one of the workflow's lanes, as a program with the code has told."""
         made = copy.copy(self)
         made._lane_key = key
+        return made
+
+    def in_stored_form(self) -> Declared:
+        """The same for an input that comes in the form in which it is stored."""
+        made = copy.copy(self)
+        made._stored = True
         return made
 
     def lanes(self, value: Any) -> list[tuple[str, int]]:

@@ -106,6 +106,23 @@ class StepSpec:
             self._arguments = Arguments(self.fn, skip=1 if self.kind == TRANSACTION else 0)
         return self._arguments
 
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse arguments that do not fit the function, where they are given and not where they are needed.
+
+        Raises:
+            InvalidInput: the function cannot be called like this.
+        """
+        try:
+            signature = inspect.signature(self.fn)
+        except (TypeError, ValueError):  # some functions written in C have none
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            from ironflow.codec.arguments import wrong_call
+
+            raise wrong_call(self.fn, signature, error) from None
+
     @property
     def result(self) -> Codec:
         """The codec of what comes out; made at the first call."""
@@ -342,7 +359,9 @@ def _input_parameter(fn: Callable[..., Any], name: str) -> inspect.Parameter | N
     parameters = list(inspect.signature(fn).parameters.values())
     fine = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(p.kind not in fine for p in parameters):
-        shown = ", ".join(str(p) for p in parameters)
+        from ironflow.codec.arguments import written
+
+        shown = ", ".join(str(p) for p in written(inspect.Signature(parameters)).parameters.values())
         raise DefinitionError(
             f"workflow {name} is defined with ({shown}); it takes the context and at most one input",
             hint="Put several inputs into one dataclass or model: fields can be added later."

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ironflow.model import capacity
 from ironflow.model import journal as j
@@ -80,6 +81,14 @@ class Held:
     queue: dict[str, QueueRow]
 
 
+class Place(NamedTuple):
+    """Where one run is: whether it has a lease (an expired one, too), its place in the queue, its open waits."""
+
+    leased: bool
+    queue: QueueRow | None
+    waits: Sequence[WaitRow]
+
+
 async def examine(store: Store, *, ceiling: int = 10, health: bool = True) -> list[Finding]:
     """Check everything.
 
@@ -101,7 +110,8 @@ async def examine(store: Store, *, ceiling: int = 10, health: bool = True) -> li
         for row in page:
             unknown.discard(row.run_id)
             waits = [] if row.ended else await store.waits(row.run_id)
-            suspected = list(_run(row, journals[row.run_id], held, waits, ceiling))
+            place = Place(row.run_id in held.leased, held.queue.get(row.run_id), waits)
+            suspected = list(_run(row, journals[row.run_id], place, ceiling))
             suspected += await _family(store, row)
             if suspected:
                 found += await _confirmed(store, row.run_id, ceiling)
@@ -149,36 +159,27 @@ async def _confirmed(store: Store, run_id: str, ceiling: int) -> list[Finding]:
     """Look again until the row stands still around the look; what is found then is reported."""
     found: list[Finding] = []
     for _ in range(LOOKS):
-        row = await store.run(run_id)
-        if row is None:  # retention took the whole tree
+        held = await store.holdings(run_id)
+        if held is None:  # retention took the whole tree
             return []
-        events = await store.journal(run_id)
-        held, waits = await _held(store), await store.waits(run_id)
-        found = [*_run(row, events, held, waits, ceiling), *await _family(store, row)]
+        row, place = held.row, Place(held.lease is not None, held.queue, held.waits)
+        found = [*_run(row, await store.journal(run_id), place, ceiling), *await _family(store, row)]
         if not found or await store.run(run_id) == row:
             break
     return found
 
 
-def check_journal(run_id: str, events: Sequence[Event]) -> list[Finding]:
-    """Check what a journal alone can show (I1 to I4, I8)."""
-    return [Finding(rule, run_id, message) for rule, message in _journal(events)]
-
-
 # ---- one run -------------------------------------------------------------------------------------------
 
 
-def _run(
-    row: RunRow, events: Sequence[Event], held: Held, waits: Sequence[WaitRow], ceiling: int
-) -> Iterator[Finding]:
-    run_id = row.run_id
+def _run(row: RunRow, events: Sequence[Event], place: Place, ceiling: int) -> Iterator[Finding]:
     checks = list(_journal(events))
     if events and not any(_unreadable(events)):
         checks += _against_row(row, fold(events))
-    checks += _places(row, held, waits)
+    checks += _places(row, place)
     checks += _ceilings(row, ceiling)
     for rule, message in checks:
-        yield Finding(rule, run_id, message)
+        yield Finding(rule, row.run_id, message)
 
 
 def _journal(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
@@ -191,16 +192,7 @@ def _journal(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
         yield "I8", f"the journal begins with {events[0].kind}, not with {j.RUN_CREATED}"
     if unreadable:
         return
-    for breach in fold(events).breaches:
-        yield _rule_of(breach), breach
-
-
-def _rule_of(breach: str) -> str:
-    if "not dense" in breach:
-        return "I4"
-    if "completed at seq" in breach:
-        return "I2"  # its result was handed on
-    return "I1" if "was written by execution_seq" in breach else "I3"
+    yield from fold(events).breaches
 
 
 def _unreadable(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
@@ -222,9 +214,8 @@ def _against_row(row: RunRow, view: Folded) -> Iterator[tuple[str, str]]:
         yield "I8", f"the run has ended as {row.state}, but its epoch has no terminal event"
 
 
-def _places(row: RunRow, held: Held, waits: Sequence[WaitRow]) -> Iterator[tuple[str, str]]:
-    leased = row.run_id in held.leased
-    queue = held.queue.get(row.run_id)
+def _places(row: RunRow, place: Place) -> Iterator[tuple[str, str]]:
+    leased, queue, waits = place
     if row.ended:
         if leased:
             yield "I5", f"the run has ended as {row.state} and still holds a lease"

@@ -69,7 +69,7 @@ def suspend_or_stuck(e: Execution, now: int) -> Leave | None:
         )
         return end(e, e.verdict, now)
     for key, due in e.timers.items():
-        if key not in e.history.timers:
+        if e.history.timers.get(key) != due:  # of a limit, the code may have another one now
             e.history.timers[key] = due
             e.journal(j.TIMER_STARTED, key, f'{{"due":{due}}}')
     if e.head.deadline_at is not None:

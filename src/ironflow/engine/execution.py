@@ -21,6 +21,7 @@ from ironflow.codec.exceptions import encode_error
 from ironflow.codec.values import parse
 from ironflow.engine import ending, replay
 from ironflow.engine.blame import blamed, revived
+from ironflow.engine.definitions import TRANSACTION
 from ironflow.engine.instance import Raised
 from ironflow.engine.ledger import Ledger
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, STOPPING, WANTED, Plan, StepRun
@@ -34,6 +35,8 @@ from ironflow.model import run as runs
 HELD_BACKOFF_MS = 5_000
 
 _UNREAD: Any = object()
+#: In the payload of a fact that is committed before the code is told of it; see `history.RecordedFact`.
+_UNTOLD = ',"untold":true'
 
 
 class Execution(Ledger):
@@ -64,6 +67,8 @@ class Execution(Ledger):
         at = max(now, self.now)
         extra = ',"cancelling":true' if self.head.state == runs.CANCELLING else ""
         self.journal(kind, None, f'{{"t":{at},"worker":{json.dumps(worker)}{extra}}}')
+        # Before the code goes on: whether it could come to its end at once is not asked any more.
+        self._end_if_overdue(at)
         if not self._opened:
             self._opened = True
             replay.run(self, at, adopted)
@@ -88,7 +93,7 @@ class Execution(Ledger):
             result: its encoded result; None if it failed.
             error: what it raised.
             value: the result as reading `result` gives it, where the caller has it already.
-            defer: journal the fact only; the code is told by the next `settle`.
+            defer: journal the fact only, marked as one that the code has not seen; it is told by the next `settle`.
         """
         if step.state == STOPPING:
             del self.stopping[step.id]
@@ -100,18 +105,19 @@ class Execution(Ledger):
         self.executing -= 1
         if now > self.now:
             self.now = now
+        mark = _UNTOLD if defer or self.untold else ""
         if error is not None:
-            fact: Fact | None = self._failed(step, error)
+            fact: Fact | None = self._failed(step, error, mark)
         else:
             step.close()
             del self.steps[step.id]
-            self.journal(j.STEP_COMPLETED, step.id, f'{{"t":{self.now},"result":{result}}}')
+            self.journal(j.STEP_COMPLETED, step.id, f'{{"t":{self.now}{mark},"result":{result}}}')
             self._progress()
             if value is _UNREAD:
                 value = step.spec.result.decode(result or "null")
             fact = Completed(step.id, value)
         if fact is not None:
-            if defer or self.untold:
+            if mark:
                 self.untold.append((fact, self.now))
             else:
                 self._tell(fact, self.now)
@@ -151,7 +157,7 @@ class Execution(Ledger):
         else:
             self.ended(step, now, None, error)
 
-    def _failed(self, step: StepRun, error: BaseException) -> Failed | None:
+    def _failed(self, step: StepRun, error: BaseException, mark: str) -> Failed | None:
         if isinstance(error, CancelledError):
             # Raised into the workflow as it is, it would look as if the workflow had been cancelled.
             error = StepFailed("asyncio.CancelledError", "the body was cancelled, and not by its workflow")
@@ -160,7 +166,7 @@ class Execution(Ledger):
         # A result that cannot be stored comes again with every try, and so would the body's effects.
         final = step.tries >= policy.max_attempts or isinstance(error, PayloadError)
         if final or not policy.matches(error, step.spec.kind):
-            return self.fail(step, error)
+            return self.fail(step, error, mark)
         step.due = self.now + policy.delay_ms(step.tries, self.chance(), ending.asked_wait(error))
         step.state = BACKOFF
         step.try_no += 1
@@ -173,12 +179,12 @@ class Execution(Ledger):
         )
         return None
 
-    def fail(self, step: StepRun, error: BaseException) -> Failed:
-        """Journal that a step has failed for good; the fact is for the caller to tell."""
+    def fail(self, step: StepRun, error: BaseException, mark: str = "") -> Failed:
+        """Journal that a step has failed for good; the fact is for the caller to tell. `mark`: of one told later."""
         text = encode_error(error)
         step.close()
         self.steps.pop(step.id, None)
-        self.journal(j.STEP_FAILED, step.id, f'{{"t":{self.now},"error":{text}}}')
+        self.journal(j.STEP_FAILED, step.id, f'{{"t":{self.now}{mark},"error":{text}}}')
         if self.undo is not None:
             self.undo_errors[step.id] = text
         return Failed(step.id, blamed(revived(parse(text)), step.id))
@@ -232,26 +238,34 @@ class Execution(Ledger):
             self._tell(*self.untold.pop(0))
         if self.due and self.due[0][0] <= now:
             self._fire(now)
-        if self.head.deadline_at is not None and self.overdue(now):
-            self.verdict = Raised(RunTimeout(f"run {self.head.run_id} did not end within its time"))
+        self._end_if_overdue(now)
         plan = self.plan
         outcome = self.verdict or self.instance.outcome
+        over = outcome is not None or self.history.asked_to_compensate
+        if self.wanted and self.hold is None and not over and not self.leaving:
+            self._begin_wanted()
         if self.hold is not None:
             plan.leave = ending.pause(self, now)
-        elif outcome is not None or self.history.asked_to_compensate:
+        elif over:
             plan.leave = ending.end(self, outcome, now)
-        else:
-            if self.wanted and not self.leaving:
-                wanted, self.wanted = self.wanted, []
-                for step in wanted:
-                    if step.state == WANTED:
-                        self.begin(step)
-            if not self.executing and (self.leaving or not self._busy(now)):
-                plan.leave = ending.release(self, now) if self.leaving else ending.suspend_or_stuck(self, now)
+        elif not self.executing and (self.leaving or not self._busy(now)):
+            plan.leave = ending.release(self, now) if self.leaving else ending.suspend_or_stuck(self, now)
         if plan.leave is None and (self.due or self.head.deadline_at is not None):
             plan.wake_at = ending.next_wake(self)
         self.plan = Plan()
         return plan
+
+    def _begin_wanted(self) -> None:
+        wanted, self.wanted = self.wanted, []
+        for step in wanted:
+            if step.state != WANTED:
+                continue
+            if step.spec.kind == TRANSACTION and not self.transactions:
+                # Not begun, so that nothing of it is cut off: a worker that has the database begins it.
+                self.wanted.append(step)
+                self.hold = {"reason": runs.NEEDS_DATABASE, "step_id": step.id}
+            else:
+                self.begin(step)
 
     def _fire(self, now: int) -> None:
         """Timers and back-offs that are due, in the order of their due times."""
@@ -278,6 +292,10 @@ class Execution(Ledger):
         """Whether the run's own deadline has passed while its code went on."""
         deadline = self.head.deadline_at
         return deadline is not None and now >= deadline and self.verdict is None and self._goes_on
+
+    def _end_if_overdue(self, now: int) -> None:
+        if self.head.deadline_at is not None and self.overdue(now):
+            self.verdict = Raised(RunTimeout(f"run {self.head.run_id} did not end within its time"))
 
     @property
     def _goes_on(self) -> bool:

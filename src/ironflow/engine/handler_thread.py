@@ -123,6 +123,11 @@ def run_in_thread(instance: Instance, body: Callable[[], Any]) -> Coroutine[Any,
     return HandlerThread(instance.loop, body).main()
 
 
+def in_handler_thread() -> bool:
+    """Whether this is the thread of a synchronous handler."""
+    return getattr(_bridges, "current", None) is not None
+
+
 def wait(awaited: Awaitable[Any]) -> Any:
     """`ctx.wait`: only in the thread of a synchronous handler."""
     bridge: HandlerThread | None = getattr(_bridges, "current", None)

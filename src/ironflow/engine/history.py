@@ -52,9 +52,13 @@ class RecordedStep:
 
 
 class RecordedFact:
-    """A fact as the journal holds it: what is fed to the workflow, and the time it carried."""
+    """A fact as the journal holds it: what is fed to the workflow, and the time it carried.
 
-    __slots__ = ("at", "kind", "payload", "seq", "step_id")
+    `told`: the workflow was told of it, as far as anybody knows. A fact that was committed first, because the code is
+    slow, says so (`untold`); as long as nothing follows it that the code has asked for, the code gets it as news.
+    """
+
+    __slots__ = ("at", "kind", "payload", "seq", "step_id", "told")
 
     def __init__(self, seq: int, kind: str, step_id: str, at: int, payload: dict[str, Any]) -> None:
         self.seq = seq
@@ -62,6 +66,7 @@ class RecordedFact:
         self.step_id = step_id
         self.at = at
         self.payload = payload
+        self.told = True
 
 
 class History:
@@ -92,6 +97,7 @@ class History:
         "started",
         "started_at",
         "timers",
+        "untold",
         "warnings",
     )
 
@@ -114,10 +120,12 @@ class History:
         #: which id the current attempt recorded at a place (`scope/index`): another name there is a divergence
         self.slots: dict[str, str] = {}
         self.facts: list[RecordedFact] = []
+        #: the last ones, where it is not known that the code was told of them
+        self.untold: list[RecordedFact] = []
         self.carried: dict[str, RecordedFact] = {}
         #: steps whose result stands until a restart: it was handed on, so whatever follows of them counts for nothing
         self.completed: set[str] = set()
-        #: due times of the timers that outlived a segment, ms; fired ones too
+        #: due times of the timers that outlived a segment, ms; fired ones too. Of limits it counts for nothing.
         self.timers: dict[str, int] = {}
         self.notes: set[tuple[str, str]] = set()
         self.patches: set[str] = set()
@@ -142,6 +150,8 @@ class History:
         history = cls()
         for event in events:
             history.last_seq = event.seq
+            if history.untold and event.kind not in _BESIDE_THE_CODE:
+                history.tell()
             handler = _INDEX.get(event.kind)
             if handler is not None and not (event.step_id in history.completed and event.kind in _OF_A_TRY):
                 handler(history, event, parse(event.payload) if event.payload else {})
@@ -158,6 +168,12 @@ class History:
         """What is recorded of a step last, or None."""
         record = self.recorded.get(step_id)
         return None if record is None else record.state
+
+    def tell(self) -> None:
+        """Something follows that stands in the journal only after the code was told of everything before."""
+        for fact in self.untold:
+            fact.told = True
+        self.untold.clear()
 
     def enter(self, at: int) -> None:
         """A segment begins at `at`, ms. The first of an attempt sets the attempt's time, and the first of all
@@ -197,7 +213,13 @@ def _step_fact(history: History, event: Event, data: dict[str, Any]) -> None:
     if event.kind == j.STEP_COMPLETED:
         history.completed.add(step_id)
     _take_slot(history, step_id)
-    history.facts.append(RecordedFact(event.seq, event.kind, step_id, data.get("t", event.at), data))
+    fact = RecordedFact(event.seq, event.kind, step_id, data.get("t", event.at), data)
+    history.facts.append(fact)
+    if data.get("untold"):
+        fact.told = False
+        history.untold.append(fact)
+    elif history.untold:
+        history.tell()
 
 
 def _step_retrying(history: History, event: Event, data: dict[str, Any]) -> None:
@@ -233,6 +255,11 @@ def _timer_started(history: History, event: Event, data: dict[str, Any]) -> None
 
 def _timer_fired(history: History, event: Event, data: dict[str, Any]) -> None:
     history.facts.append(RecordedFact(event.seq, event.kind, event.step_id or "", data.get("t", event.at), data))
+
+
+def _released(history: History, event: Event, data: dict[str, Any]) -> None:
+    if "session" not in data:  # by its segment, which has told the code everything before it leaves
+        history.tell()
 
 
 def _value(history: History, event: Event, data: dict[str, Any]) -> None:
@@ -317,11 +344,18 @@ _OF_A_TRY = frozenset({
     j.STEP_STARTED, j.STEP_COMPLETED, j.STEP_FAILED, j.STEP_RETRYING, j.STEP_INTERRUPTED, j.STEP_CANCELLED,
 })  # fmt: skip
 
+#: What may stand behind a fact although the code was not told of it: other ends of bodies, and what others decide.
+_BESIDE_THE_CODE = frozenset({
+    j.STEP_COMPLETED, j.STEP_FAILED, j.STEP_RETRYING, j.STEP_CANCELLED, j.RUN_RECOVERED, j.RUN_RELEASED, j.RUN_PAUSED,
+    j.RUN_UNPAUSED, j.CANCEL_REQUESTED, j.RUN_CANCELLED, j.RUN_REOPENED,
+})  # fmt: skip
+
 #: What each kind of event adds to a history, given its payload.
 _INDEX: dict[str, Callable[[History, Event, dict[str, Any]], None]] = {
     j.RUN_CREATED: _created,
     j.RUN_STARTED: _entered,
     j.RUN_RESUMED: _entered,
+    j.RUN_RELEASED: _released,
     j.RUN_PAUSED: _paused,
     j.RUN_UNPAUSED: _unpaused,
     j.RUN_RETRYING: _next_attempt,

@@ -254,7 +254,9 @@ class Instance:
 
 def _fail(future: Any) -> Callable[[BaseException], None]:
     def act(error: BaseException) -> None:
-        if isinstance(error, StopIteration):  # a future refuses it: it would end the coroutine, not raise in it
+        # These would end coroutines instead of being raised in them. A future refuses the one; with the other, code is
+        # closed from the inside out, and what it catches and does then counts for nothing.
+        if isinstance(error, StopIteration | GeneratorExit):
             error, cause = RuntimeError(f"the step raised {text_of(error, repr)}"), error
             error.__cause__ = cause
         future.set_exception(error)

@@ -84,6 +84,7 @@ class Ledger:
         "steps",
         "stopping",
         "timers",
+        "transactions",
         "undo",
         "undo_errors",
         "untold",
@@ -101,12 +102,15 @@ class Ledger:
         chance: Callable[[], float],
         strict: bool = False,
         limit: int = MAX_PAYLOAD_BYTES,
+        transactions: bool = True,
     ) -> None:
         self.spec = spec
         self.head = head
         self.history = history
         self.chance = chance
         self.limit = limit
+        #: whether this process has the database that transactional steps write to
+        self.transactions = transactions
         self.instance = self._instance(strict)
         #: the time of the last fact, ms
         self.now = history.started_at

@@ -16,6 +16,8 @@ from ironflow.errors import ForbiddenInWorkflow
 
 #: 31 December 9999 in milliseconds: the latest due time that can be shown as a date in every time zone.
 LATEST_DUE_MS = 253_402_214_400_000
+#: The callback by which `asyncio.sleep` is known: every other timer of the loop limits something.
+WAKES_SLEEPER: Callable[..., object] = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 # A sum of an epoch time and a delay in float seconds is off by less than this many milliseconds. Taking it
 # off before rounding up makes call_later(d) and call_at(time() + d) agree, which different Pythons use for
 # one thing.

@@ -16,6 +16,11 @@ class Outside(Protocol):
     """See the module's docstring. Each is as `ironflow.store.base.Store` says of it."""
 
     @property
+    def transactions(self) -> bool:
+        """Whether `begin` is to be had: there is a database here."""
+        ...
+
+    @property
     def exclusive_transactions(self) -> bool:
         """Whether an open transaction keeps every other writer waiting."""
         ...

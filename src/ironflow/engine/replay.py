@@ -7,7 +7,6 @@ something that was, is found out before anything of its new path is journaled or
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import logging
 from collections.abc import Collection
@@ -17,10 +16,11 @@ from ironflow.codec.values import encode_any
 from ironflow.engine.blame import blamed, revived
 from ironflow.engine.definitions import WorkflowSpec, unfit
 from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYING, STARTED, RecordedFact
-from ironflow.engine.instance import UnknownFact
+from ironflow.engine.instance import Raised, Returned, UnknownFact
+from ironflow.engine.loop_base import text_of
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, StepRun
 from ironflow.engine.requests import Completed, Failed, Fired, StartTimer
-from ironflow.engine.workflow_task import WorkflowTimer
+from ironflow.engine.workflow_task import is_limit
 from ironflow.errors import PayloadError, ReplayDivergence, StepInterrupted
 from ironflow.model import journal as j
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ironflow.engine.ledger import Ledger
 
 log = logging.getLogger("ironflow.replay")
+
+#: Requests of the code that a divergence names; the others are counted.
+_SHOWN = 3
 
 
 class Replay:
@@ -99,15 +102,16 @@ def feed(e: Execution, fact: RecordedFact) -> None:
     step = e.steps.pop(fact.step_id, None)
     if step is not None:
         step.close()
+    if fact.kind == j.TIMER_FIRED:
+        _check_limit(e, fact)
+        note_limit(e, fact.step_id)
     e.timers.pop(fact.step_id, None)
     if fact.at > e.now:
         e.now = fact.at
-    if fact.kind == j.TIMER_FIRED:
-        note_limit(e, fact.step_id)
     try:
-        requests = e.instance.activate(_told(fact, step), e.now, True)
+        requests = e.instance.activate(_told(fact, step), e.now, fact.told)
     except UnknownFact:
-        raise ReplayDivergence(fact.step_id, "(not asked for)", f"{fact.kind} at seq {fact.seq}") from None
+        raise ReplayDivergence(fact.step_id, _asked_instead(e), f"{fact.kind} at seq {fact.seq}") from None
     e.take(requests)
 
 
@@ -194,10 +198,13 @@ def restore(e: Ledger, step: StepRun, record: RecordedStep) -> None:
 
 
 def due_of(e: Ledger, request: StartTimer) -> int:
-    """When a timer is due, ms: as recorded, else as asked for.
+    """When a timer is due, ms: a sleep as recorded, else as asked for.
+
+    A limit is always due as the code has it now: where a timeout was put around another, the record of its number is
+    that of the other. The code asks for it at the same time in every replay.
 
     In a resumed attempt the clock stands at the last kept result until something new happens. A sleep goes on
-    from there; a timeout counts from the attempt's beginning, or it would be over before its step has begun.
+    from there; a limit counts from the attempt's beginning, or it would be over before its step has begun.
     """
     history, timer_id = e.history, request.id
     if e.replaying is not None:
@@ -205,31 +212,27 @@ def due_of(e: Ledger, request: StartTimer) -> int:
     carried = history.carried.get(timer_id)
     if carried is not None:
         heapq.heappush(e.ready, (carried.seq, timer_id))
-    recorded = history.timers.get(timer_id)
-    if recorded is not None:
-        return recorded
-    late = history.attempt_at - e.now
-    return request.due + late if late > 0 and _is_limit(request) else request.due
+    if request.limit:
+        return request.due + max(0, history.attempt_at - e.now)
+    return history.timers.get(timer_id, request.due)
+
+
+def _check_limit(e: Execution, fact: RecordedFact) -> None:
+    """Refuse to fire a limit with the record of another: one that was put around another has got its number."""
+    due, scope = e.timers.get(fact.step_id), fact.step_id.rpartition("/")[0]
+    if due is None or due <= fact.at:
+        return
+    for timer_id, passed in e.timers.items():
+        if passed <= fact.at and is_limit(timer_id) and timer_id.rpartition("/")[0] == scope:
+            wanted = f"a limit that had not passed by then, while {timer_id} had"
+            raise ReplayDivergence(fact.step_id, wanted, f"{fact.kind} at seq {fact.seq}")
 
 
 def note_limit(e: Ledger, timer_id: str) -> None:
-    """Remember a timer that is about to fire, if it is a timeout."""
+    """Remember a timer that is about to fire, if it is a limit."""
     request = e.instance.open.get(timer_id)
-    if isinstance(request, StartTimer) and _is_limit(request):
+    if isinstance(request, StartTimer) and request.limit:
         e.last_limit = timer_id
-
-
-_WAKES_SLEEPER = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
-
-
-def _is_limit(request: StartTimer) -> bool:
-    """Whether a timer limits something (timeout, wait_for) rather than being slept through.
-
-    What `ctx.sleep` asks for waits in a future, what asyncio asks for in a timer handle; of those,
-    `asyncio.sleep` is known by its callback.
-    """
-    waiter = request.waiter
-    return isinstance(waiter, WorkflowTimer) and waiter._callback is not _WAKES_SLEEPER  # type: ignore[attr-defined]
 
 
 # ---- after replay
@@ -238,17 +241,45 @@ def _is_limit(request: StartTimer) -> bool:
 def _compare(e: Execution, seen: Replay) -> None:
     """Everything recorded was reached, and no two results were swapped."""
     history = e.history
-    for step_id in history.slots.values():
-        if step_id not in seen.reached and step_id not in e.compensations:
-            raise ReplayDivergence(step_id, "(not reached)", history.state(step_id) or "skipped")
-    for timer_id in history.timers:
-        if timer_id not in seen.reached:
-            raise ReplayDivergence(timer_id, "(not reached)", "a timer")
     for step_id in history.registered:
         if step_id not in e.compensations:
-            raise ReplayDivergence(step_id, "(not reached)", "a compensation")
+            raise ReplayDivergence(step_id, "no compensation", "a compensation")
+    for step_id in history.slots.values():
+        if step_id not in seen.reached and step_id not in e.compensations:
+            raise ReplayDivergence(step_id, _asked_instead(e), _RECORDED[history.state(step_id)])
+    for timer_id in history.timers:
+        # A limit that has not fired may go: nothing has come of it. One that has is a fact, and was asked for.
+        if timer_id not in seen.reached and not is_limit(timer_id):
+            raise ReplayDivergence(timer_id, _asked_instead(e), "a sleep")
     if seen.changed:
         _compare_inputs(e, seen.changed)
+
+
+#: What the journal recorded of a step, by its state; of a skipped one there is none.
+_RECORDED = {
+    STARTED: "a step that has begun",
+    INTERRUPTED: "a step that was cut off",
+    RETRYING: "a step that is to be tried again",
+    ENDED: "a step that has ended",
+    CANCELLED: "a cancelled step",
+    None: "a skipped step",
+}
+
+
+def _asked_instead(e: Execution) -> str:
+    """What the code asks for where it does not ask for what is recorded: what only the code knows of, or its end."""
+    outcome, history = e.instance.outcome, e.history
+    if isinstance(outcome, Returned):
+        return "nothing any more (it has returned)"
+    if isinstance(outcome, Raised):
+        return f"nothing any more (it has raised {type(outcome.error).__name__}: {text_of(outcome.error)})"
+    asked = [key for key in e.instance.open if not is_limit(key)]
+    new = [key for key in asked if key not in history.recorded and key not in history.timers] or asked
+    if not new:
+        return "nothing (it waits for something else)"
+    shown = [f"a sleep ({key})" if isinstance(e.instance.open[key], StartTimer) else key for key in new[:_SHOWN]]
+    more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
+    return f"{', '.join(shown)}{more} instead"
 
 
 def _compare_inputs(e: Execution, changed: dict[str, str]) -> None:
@@ -276,16 +307,19 @@ def _settle_records(e: Execution, at: int, dropped: list[str], adopted: Collecti
     for step_id in dropped:
         if history.state(step_id) in OPEN:
             e.journal(j.STEP_CANCELLED, step_id, None)
+    for step in list(e.steps.values()):
+        if history.state(step.id) == STARTED and (step.id, step.try_no) in adopted:
+            step.state = EXECUTING
+            e.executing += 1
+            e.plan.start.append(step)
     if history.asked_to_compensate or e.verdict is not None or e.overdue(at):
         _abandon(e)
         return
     for step in list(e.steps.values()):
         state = history.state(step.id)
-        if state == STARTED and (step.id, step.try_no) in adopted:
-            step.state = EXECUTING
-            e.executing += 1
-            e.plan.start.append(step)
-        elif state in (STARTED, INTERRUPTED):
+        if step.state == EXECUTING:
+            continue
+        if state in (STARTED, INTERRUPTED):
             cut_off(e, step, state)
         elif state == CANCELLED:
             raise ReplayDivergence(step.id, "a step that is awaited", "a cancelled step")
@@ -295,12 +329,16 @@ def _settle_records(e: Execution, at: int, dropped: list[str], adopted: Collecti
 
 
 def _abandon(e: Execution) -> None:
-    """The run ends wherever its code is: nothing that is open goes on."""
-    for step in e.steps.values():
+    """The run ends wherever its code is: nothing that is open goes on. A body that executes here is left to `end`,
+    which waits for it: what it has yet to do must be done before it is undone.
+    """
+    for step in list(e.steps.values()):
+        if step.state == EXECUTING:
+            continue
         if e.history.state(step.id) in OPEN:
             e.journal(j.STEP_CANCELLED, step.id, None)
         step.close()
-    e.steps.clear()
+        del e.steps[step.id]
     e.timers.clear()
 
 

@@ -38,15 +38,16 @@ class StepCall:
 
 
 class StartTimer:
-    """Wake me at `due`, in milliseconds since the epoch. `waiter` is the instance's own (the handle to
-    run).
+    """Wake me at `due`, in milliseconds since the epoch. `limit`: the timer is not slept through, but limits something
+    (a timeout, or any other callback of the loop). `waiter` is the instance's own (the handle to run).
     """
 
-    __slots__ = ("due", "id", "waiter")
+    __slots__ = ("due", "id", "limit", "waiter")
 
-    def __init__(self, id: str, due: int, waiter: Any = None) -> None:
+    def __init__(self, id: str, due: int, waiter: Any = None, *, limit: bool = False) -> None:
         self.id = id
         self.due = due
+        self.limit = limit
         self.waiter = waiter
 
     def __repr__(self) -> str:

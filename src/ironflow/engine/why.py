@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ironflow.engine.reading import outlined
+from ironflow.engine.workflow_task import is_limit
 from ironflow.errors import ReplayDivergence, RunNotFound
 from ironflow.model import capacity, recovery
 from ironflow.model import run as runs
@@ -120,12 +121,13 @@ def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
     hold = hold or {}
     reason, resume = str(hold.get("reason") or ""), f"`ironflow runs resume {run_id}` lets it go on"
     if reason == ReplayDivergence.code and "recorded" in hold:
-        return (
-            f"{reason}: at {hold.get('step_id')} the code asks for {hold.get('expected')}, and the journal recorded "
-            f"{hold['recorded']}. Roll the code back, or put the change behind ctx.patched(…); then {resume}"
-        )
+        told = ReplayDivergence.told(hold.get("step_id"), hold.get("expected"), hold["recorded"])
+        return f"{reason}: {told}. {ReplayDivergence.advice.replace('RUN', run_id).removesuffix('.')}"
     if reason == "STEP_OUTCOME_UNKNOWN":
         return f"{reason}: whether step {hold.get('step_id')} took effect is unknown. Find out; then {resume}"
+    if reason == runs.NEEDS_DATABASE:
+        where = "a worker that has the database (`ironflow worker FILE --db URL`), and this one speaks to a server"
+        return f"{reason}: the transactional step {hold.get('step_id')} needs {where}. Where one takes it, {resume}"
     error = hold.get("error")
     if isinstance(error, dict):
         name = str(error.get("type", "")).rpartition(".")[2]
@@ -235,7 +237,7 @@ def _not_before(row: RunRow, at: int) -> Hold:
     if row.state == runs.RETRYING:
         return Hold("RUN_RETRY", f"attempt {row.attempt - 1} failed; attempt {row.attempt} is due then", at)
     if at == row.scheduled_at:
-        return Hold("SCHEDULED", "was started for that time", at)
+        return Hold("SCHEDULED", "does not start before then", at)
     return Hold("RECOVERY_GRACE", f"its worker was lost (loss {row.lease_recoveries}); handed out again then", at)
 
 
@@ -307,6 +309,8 @@ def _wait(wait: WaitRow, now: int) -> Hold:
     if wait.kind == waits.BACKOFF:
         return Hold("STEP_RETRY", f"a try of step {name} failed", wait.due_at)
     what = "sleeps" if wait.kind == waits.TIMER else f"waits for {wait.kind}"
+    if wait.kind == waits.TIMER and is_limit(wait.step_id):
+        what = "is limited to that time"
     return Hold("WAITING", f"{what} ({wait.step_id}){': due, to be woken' if due else ''}", wait.due_at)
 
 

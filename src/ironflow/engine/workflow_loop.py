@@ -24,7 +24,7 @@ from threading import get_ident
 from typing import Any, NoReturn, cast
 
 from ironflow.engine.closing import CLOSE_TRIES, WorkflowClosed, close_generator, close_task
-from ironflow.engine.loop_base import LoopBase, Ready, describe, due_ms, text_of
+from ironflow.engine.loop_base import WAKES_SLEEPER, LoopBase, Ready, describe, due_ms, text_of
 from ironflow.engine.requests import CancelStep, CancelTimer, Opened, Request, StartTimer, StepCall
 from ironflow.engine.task_origin import TaskOrigins
 from ironflow.engine.workflow_task import RequestFuture, Scope, WorkflowFuture, WorkflowTask, WorkflowTimer
@@ -206,8 +206,9 @@ class WorkflowLoop(LoopBase):
         if when <= self.time():
             self._ready.append(handle)
         elif not self._closed:
-            handle.id = self.current_scope().timer_id()
-            self.open[handle.id] = request = StartTimer(handle.id, due_ms(when), handle)
+            scope, limit = self.current_scope(), callback is not WAKES_SLEEPER
+            handle.id = scope.limit_id() if limit else scope.timer_id()
+            self.open[handle.id] = request = StartTimer(handle.id, due_ms(when), handle, limit=limit)
             self.requests.append(request)
         return handle
 

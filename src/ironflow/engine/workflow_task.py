@@ -23,22 +23,27 @@ if TYPE_CHECKING:
 class Scope:
     """The place calls are counted in: one per task, named by the path of creation numbers that leads to it.
 
-    Calls, timers and notes count apart, so that a timeout put around a step, or a new status line, leaves the
-    ids of all steps as they were, and runs under way survive the edit.
+    Calls, sleeps, limits (a timeout is one) and notes count apart, so that a timeout put around a step or a sleep,
+    or a new status line, leaves the ids of all steps and sleeps as they were, and runs under way survive the edit.
     """
 
-    __slots__ = ("calls", "children", "notes", "path", "timers")
+    __slots__ = ("calls", "children", "limits", "notes", "path", "timers")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.calls = 0
         self.timers = 0
+        self.limits = 0
         self.notes = 0
         self.children = 0
 
     def timer_id(self) -> str:
         self.timers += 1
         return f"{self.path}/t{self.timers}"
+
+    def limit_id(self) -> str:
+        self.limits += 1
+        return f"{self.path}/l{self.limits}"
 
     def note_id(self) -> str:
         self.notes += 1
@@ -47,6 +52,12 @@ class Scope:
     def child(self) -> Scope:
         self.children += 1
         return Scope(f"{self.path}.{self.children}")
+
+
+def is_limit(timer_id: str) -> bool:
+    """Whether a timer is a limit by its id, and no sleep."""
+    last = timer_id.rpartition("/")[2]
+    return last.startswith("l") and last[1:].isdigit()
 
 
 class WorkflowTask(asyncio.Task[Any]):

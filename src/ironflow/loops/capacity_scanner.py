@@ -62,6 +62,8 @@ class CapacityScanner:
         self._holds_back = False
         #: where the next page of expired leases begins, so that a page of runs that fail to recover stops no others
         self._after = ""
+        #: where the next page of live runs begins, of which some may have no place anywhere
+        self._walked = ""
 
     async def run_once(self) -> Report:
         """One bounded pass over everything the scanner reclaims."""
@@ -229,7 +231,7 @@ class CapacityScanner:
 
     async def _unowned(self, report: Report) -> None:
         older_than, policy = self.store.now() - self.settings.lease_ttl_ms, self.policy
-        run_ids = await self.store.unowned(older_than, self.settings.recovery_batch)
+        run_ids, self._walked = await self.store.unowned(older_than, self.settings.recovery_batch, self._walked)
         broken = await self._decide(run_ids, lambda locked: recovery.unowned(locked, policy, older_than), report)
         report.add("breaches", len(broken))
         for run_id in broken:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ironflow.loops.driver import Report, applied
 from ironflow.model import claim
 from ironflow.model.transition import Locked, Transition
-from ironflow.store.base import Store
+from ironflow.store.base import PROMOTED, Store
 
 #: Bounded, in due order: ten thousand timers due at once must not keep new runs from starting.
 BATCH = 200
@@ -36,12 +36,13 @@ class Waker:
         self.draining = draining
 
     async def run_once(self) -> Report:
-        """Wake one batch of due waits, and make delayed segments ready whose time has come."""
+        """Wake one batch of due waits, and make one page of delayed segments ready whose time has come."""
         report = Report()
-        report.add("promoted", await self.store.promote())
+        promoted = await self.store.promote(PROMOTED)
+        report.add("promoted", promoted)
         claimed = await self.store.claim_waits(self.node, BATCH)
+        report.more = (promoted >= PROMOTED or len(claimed) >= BATCH) and not self.draining()
         if claimed:
-            report.more = len(claimed) >= BATCH and not self.draining()
             run_ids = sorted({wait.run_id for wait in claimed})
 
             def decide(locked: Locked) -> Transition | None:

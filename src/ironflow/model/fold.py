@@ -88,7 +88,8 @@ class Folded:
     tally: Counter[str] = field(default_factory=Counter)
     #: the steps whose result stands until a restart, and the seq of it
     completed: dict[str, int] = field(default_factory=dict)
-    breaches: list[str] = field(default_factory=list)
+    #: the rules that the journal breaks (`journal.DENSE`, …), and how
+    breaches: list[tuple[str, str]] = field(default_factory=list)
     ended_in_epoch: bool = False
 
 
@@ -124,15 +125,14 @@ class Folder:
         """
         view = self.view
         if event.seq != view.last_seq + 1:
-            view.breaches.append(f"seq {event.seq} follows {view.last_seq}: the journal is not dense")
+            view.breaches.append((j.DENSE, f"seq {event.seq} follows {view.last_seq}: the journal is not dense"))
         view.last_seq = event.seq
         if event.execution_seq < view.execution_seq:
-            view.breaches.append(
-                f"seq {event.seq} was written by execution_seq {event.execution_seq}, after {view.execution_seq}"
-            )
+            told = f"seq {event.seq} was written by execution_seq {event.execution_seq}, after {view.execution_seq}"
+            view.breaches.append((j.OWNERS_FOLLOW, told))
         view.execution_seq = max(view.execution_seq, event.execution_seq)
         if view.ended_in_epoch and event.kind != j.RUN_REOPENED:
-            view.breaches.append(f"seq {event.seq} ({event.kind}) follows the terminal event of its epoch")
+            view.breaches.append((j.FOLDS, f"seq {event.seq} ({event.kind}) follows the terminal event of its epoch"))
         handler = _FOLD.get(event.kind)
         if handler is not None:
             if event.kind in _MOVES:
@@ -141,16 +141,15 @@ class Folder:
 
 
 def _data_of(view: Folded, event: Event) -> dict[str, Any]:
-    """The payload of an event, as far as it can be gone by. What it says in another form than it must is left out and
-    listed: whoever wrote it, the run is shown all the same.
-    """
+    """The payload of an event as far as it can be gone by; what has another form than it must is left out and told."""
     try:
         data = event.data()
     except ValueError as error:
-        view.breaches.append(f"seq {event.seq} ({event.kind}) has a payload that cannot be read: {error}")
+        view.breaches.append((j.READABLE, f"seq {event.seq} ({event.kind}) has a payload that cannot be read: {error}"))
         return {}
     data, misfits = j.fitting(data)
-    view.breaches += [f"seq {event.seq} ({event.kind}) has a payload whose {name} has another form" for name in misfits]
+    for name in misfits:
+        view.breaches.append((j.FOLDS, f"seq {event.seq} ({event.kind}) has a payload whose {name} has another form"))
     return data
 
 
@@ -168,7 +167,7 @@ def _named_state(view: Folded, event: Event, data: dict[str, Any], otherwise: st
     state: str = data.get("state", "")
     if state in runs.STATES:
         return state
-    view.breaches.append(f"seq {event.seq} ({event.kind}) names no state of a run")
+    view.breaches.append((j.FOLDS, f"seq {event.seq} ({event.kind}) names no state of a run"))
     return otherwise
 
 
@@ -267,11 +266,10 @@ def _step_ended(state: str) -> Handler:
         if step is None and state == steps.FAILED:  # refused at the call: there was no try
             step = _appears(view, event.step_id or "")
         if step is None:
-            view.breaches.append(f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started")
+            view.breaches.append((j.FOLDS, f"seq {event.seq} ({event.kind}) ends {event.step_id}, which never started"))
             return
         if step.state == steps.INTERRUPTED and state in _OWN_ENDS and _ran_on(step.tries, data):
-            last = step.tries[-1]
-            last.state, last.ended_at, last.error = state, event.at, data.get("error")
+            step.tries[-1].ended_at = None  # it ends only now
         _end_try(view, step, event, state, data.get("error"))
         step.due_at = data.get("due")
         if state == steps.COMPLETED:
@@ -290,7 +288,7 @@ def _stands(view: Folded, event: Event, what: str) -> bool:
     seq = view.completed.get(event.step_id or "")
     if seq is None:
         return False
-    view.breaches.append(f"{event.step_id} completed at seq {seq} and {what} at seq {event.seq}")
+    view.breaches.append((j.RESULTS_STAND, f"{event.step_id} completed at seq {seq} and {what} at seq {event.seq}"))
     return True
 
 
@@ -331,7 +329,8 @@ def _warning(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 def _move(view: Folded, step: StepView, event: Event, target: str) -> None:
     if target not in steps.TRANSITIONS[step.state]:
-        view.breaches.append(f"seq {event.seq}: step {step.step_id} is {step.state} and cannot become {target}")
+        told = f"seq {event.seq}: step {step.step_id} is {step.state} and cannot become {target}"
+        view.breaches.append((j.FOLDS, told))
     view.tally[step.state] -= 1
     view.tally[target] += 1
     step.state = target

@@ -62,13 +62,15 @@ KINDS: dict[str, str] = {
     RUN_FAILED: "terminal: payload holds the error",
     RUN_CANCELLED: "terminal",
     STEP_STARTED: "the body is about to run; committed before it does",
-    STEP_COMPLETED: "the result is stored; the body never runs again in this attempt",
+    STEP_COMPLETED: "the result is stored; the body never runs again in this attempt. `untold`: stored before slow "
+    "code was told of it",
     STEP_FAILED: "the error is stored and was raised into the workflow",
     STEP_RETRYING: "a try failed; payload: attempt, of, error, and the due time of the next",
     STEP_INTERRUPTED: "the body had started and its end is unknown: the owner was lost",
     STEP_CANCELLED: "the workflow no longer wants the step; a late result is dropped",
     STEP_SKIPPED: "the workflow skipped a step by name",
-    TIMER_STARTED: "a timer outlives its segment; written at suspension only",
+    TIMER_STARTED: "a timer outlives its segment: a sleep (`…/t1`), or a limit such as a timeout (`…/l1`); "
+    "written at suspension only",
     TIMER_FIRED: "a timer reached its due time",
     VALUE_RECORDED: "a value the workflow may see again only from here (patched)",
     COMPENSATION_REGISTERED: "what to undo if the run fails or is cancelled",
@@ -81,9 +83,17 @@ KINDS: dict[str, str] = {
 TERMINAL_KINDS = frozenset({RUN_SUCCEEDED, RUN_FAILED, RUN_CANCELLED})
 #: What replay feeds to the workflow, one at a time, in the order of the journal.
 FACT_KINDS = frozenset({STEP_COMPLETED, STEP_FAILED, TIMER_FIRED})
-#: A change of owner: these carry the new execution_seq.
-OWNER_KINDS = frozenset({RUN_STARTED, RUN_RESUMED, RUN_RECOVERED, RUN_PAUSED, CANCEL_REQUESTED, RUN_REOPENED})
+#: A change of owner: these carry the new execution_seq. For the reference, as are the facts.
+OWNER_KINDS = frozenset({
+    RUN_STARTED, RUN_RESUMED, RUN_RECOVERED, RUN_RELEASED, RUN_PAUSED, CANCEL_REQUESTED, RUN_REOPENED,
+})  # fmt: skip
 
+# ---- what must be true of every journal, under the names by which `engine.doctor` explains the rules
+OWNERS_FOLLOW: Final = "I1"
+RESULTS_STAND: Final = "I2"
+FOLDS: Final = "I3"
+DENSE: Final = "I4"
+READABLE: Final = "I8"
 
 #: The deepest nesting of a payload: what any reader of JSON takes, and twice what the codec writes.
 DEEPEST: Final = 200

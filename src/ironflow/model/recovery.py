@@ -83,7 +83,11 @@ def expired_lease(
         return transition
     excused = reason == EXPIRED and blind[0] < lease.expires_at <= blind[1]
     charged = not excused and (lease.executing is None or lease.executing > 0)
-    return requeue(locked, policy, charged=charged, reason=reason, session=lease.session_id)
+    transition = requeue(locked, policy, charged=charged, reason=reason, session=lease.session_id)
+    transition.release = True
+    lost = {"execution_seq": row.execution_seq, "session": lease.session_id, "reason": reason}
+    transition.audit = [Audit.of(row, LEASE_ENDED, "scanner", lost), *transition.audit]
+    return transition
 
 
 def died_opening(locked: Locked, policy: RecoveryPolicy, session: str, execution_seq: int) -> Transition | None:
@@ -106,23 +110,23 @@ def died_opening(locked: Locked, policy: RecoveryPolicy, session: str, execution
     # A reservation does not matter here: it may be the parent's of a child process, and whoever else has one finds the
     # raised fence when it activates, and looks again.
     transition = requeue(locked, policy, charged=True, reason=GONE_OPENING, session=session)
-    transition.release = False
     transition.dequeue = queue is not None
     transition.clear_waits = queue is None
-    transition.audit = [entry for entry in transition.audit if entry.action != LEASE_ENDED]
     return transition
 
 
 def requeue(
     locked: Locked, policy: RecoveryPolicy, *, charged: bool, reason: str, session: str | None = None
 ) -> Transition:
-    """Take a run away from its owner. `charged` counts the loss against the run's ceiling."""
+    """Put a run back into the queue under the next fence. `charged` counts the loss against the run's ceiling.
+
+    What the run still holds (a lease, a place in the queue, waits) is for the caller to take away.
+    """
     row = locked.row
     consecutive = row.consecutive_recoveries + (1 if charged else 0)
     total = row.lease_recoveries + 1
     transition = Transition(row.run_id, GUARD_LOCKED, row.execution_seq)
     transition.new_execution_seq = row.execution_seq + 1
-    transition.release = True
     changes = {
         "lease_recoveries": total,
         "consecutive_recoveries": consecutive,
@@ -131,11 +135,7 @@ def requeue(
     transition.changes = changes
     payload = {"reason": reason, "charged": charged, "session": session}
     transition.events = [Event(0, j.RUN_RECOVERED, None, json.dumps(payload))]
-    expired = {"execution_seq": row.execution_seq, "session": session, "reason": reason}
-    transition.audit = [
-        Audit.of(row, LEASE_ENDED, "scanner", expired),
-        Audit.of(row, REQUEUED, "scanner", {"execution_seq": row.execution_seq + 1}),
-    ]
+    transition.audit = [Audit.of(row, REQUEUED, "scanner", {"execution_seq": row.execution_seq + 1})]
     failure = _exhausted(row, consecutive, total, policy)
     if failure is not None:
         return _fail(transition, *failure)

@@ -25,6 +25,9 @@ WARNING = "warning"
 FAILED = "failed"
 CANCELLED = "cancelled"
 
+#: Why a run is paused that came to a transactional step in a worker without the database.
+NEEDS_DATABASE = "NEEDS_DATABASE"
+
 TERMINAL = frozenset({COMPLETED, WARNING, FAILED, CANCELLED})
 #: A run in one of these holds neither lease nor slot; a wait row says what wakes it.
 SUSPENDED = frozenset({SLEEPING, WAITING, AWAITING_APPROVAL})

@@ -2,7 +2,8 @@
 
 The two must tell one story: doctor compares them, whoever follows the journal waits for the event that says how a run
 ended, and the next owner goes by it. So what moves in the row has its event beside it, and no such event comes alone.
-What only the locked row can answer (is this run being undone? has it been warned of?) is left to `run.may_become`.
+What only the locked row can answer (is this run being undone? has it been warned of?) is left to `run.may_become`, and
+what only the row can answer, which changes by its owner's hand alone while somebody owns it, to `check_row`.
 
 Called for each change that a worker sends: a plain append is let through by one look at its kinds.
 """
@@ -15,6 +16,7 @@ from typing import Any, Final
 from ironflow.errors import InvalidInput
 from ironflow.model import journal as j
 from ironflow.model import run as runs
+from ironflow.model.run import RunRow
 from ironflow.model.transition import GUARD_OWNER, Transition
 
 #: The event that says of a run that it left, by the state it left for: the last of its change.
@@ -45,6 +47,8 @@ TOLD_BY: Final[dict[str, str]] = {
 }
 #: Of these, those that must be there where the event is: what the server decides by, and what doctor compares.
 _NEEDED: Final = ("attempt", "compensating_for", "compensations", "retry_count", "warnings")
+#: Of these, those that the row has one more of with each event.
+_COUNTED: Final = ("attempt", "compensations", "retry_count", "warnings")
 #: What a restart forgets.
 _FORGOTTEN: Final = ("compensations", "warnings")
 _SHOWN: Final = frozenset(TOLD_BY.values())
@@ -69,6 +73,38 @@ def check(change: Transition, told: Sequence[dict[str, Any]]) -> None:
     _check_undoing(change, kinds, told)
     if change.changes or not _SHOWN.isdisjoint(kinds):
         _check_columns(change, kinds, told)
+
+
+def needs_row(change: Transition) -> bool:
+    """Whether `check_row` has something to say of a change."""
+    return change.state == runs.CANCELLED or not (change.changes or {}).keys().isdisjoint(_COUNTED)
+
+
+def check_row(change: Transition, row: RunRow) -> None:
+    """Refuse a change by whoever owns a run, or may take it, that does not go on from the run's row.
+
+    Args:
+        change: it has passed `check`. A number of events that is too low is corrected: a change that is sent in parts
+            knows none but its last one.
+        row: before the change, and in the segment from which the change comes.
+
+    Raises:
+        InvalidInput: the message names the column or the state.
+    """
+    if change.state == runs.CANCELLED and (row.state, row.compensating_for) != (runs.CANCELLING, runs.CANCELLED):
+        problem = f"nobody has asked for an end of run {row.run_id}, and its worker cannot cancel it"
+        raise InvalidInput(problem, hint="Whoever wants it cancelled asks the server. A worker lets it end as failed.")
+    changes = change.changes or {}
+    for name in changes.keys() & _COUNTED:
+        told = sum(event.kind == TOLD_BY[name] for event in change.events)
+        has, says = getattr(row, name), changes[name]
+        by_restart = name in _FORGOTTEN and change.state == runs.RETRYING and says == 0
+        if by_restart or says == has + told:
+            continue
+        if says > has + told or TOLD_BY[name] == j.RUN_RETRYING:
+            problem = f"changes.{name} is {says}: the run has {has}, and the events here make that {has + told}"
+            raise InvalidInput(problem, hint="")
+        changes[name] = has + told
 
 
 def _check_opening(change: Transition, kinds: list[str]) -> None:

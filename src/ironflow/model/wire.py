@@ -37,13 +37,14 @@ WRITTEN_BY_WORKERS: Final = frozenset(j.KINDS) - FROM_OUTSIDE
 CHANGES: Final = frozenset(telling.TOLD_BY)
 _COUNTS: Final = frozenset({"attempt", "compensations", "retry_count", "warnings"})
 _LONGEST: Final = {"reason": LONGEST_NAME, "status_text": LONGEST_STATUS}
-_STATES: Final[dict[str, Collection[str]]] = {"compensating_for": runs.COMPENSATED, "resume_state": runs.STATES}
+#: Why a run is undone is a worker's to say only where the run has failed under it.
+_STATES: Final[dict[str, Collection[str]]] = {"compensating_for": (runs.FAILED,), "resume_state": runs.STATES}
 #: The longest id of a step: some levels of scopes, each with a name.
 _LONGEST_STEP: Final = 16 * LONGEST_NAME
 _MOST: Final = 1 << 53
 _QUEUE_FIELDS: Final = frozenset({"eligible_at", "status"})
-#: Waits that nothing but time ends.
-_BY_TIME: Final = frozenset({waits.SLEEPING, waits.RETRY_BACKOFF})
+#: What a worker's wait may be. Nothing but time ends one of these, and there are no others that anything would end.
+_WAITS: Final = (waits.TIMER, waits.BACKOFF)
 
 Item = dict[str, Any]
 
@@ -252,12 +253,13 @@ def _wait(run_id: str, found: object, place: str) -> WaitRow:
         raise InvalidInput(f"{place}: a wait is [step_id, kind, status, due_at]", hint="")
     step_id, kind, status, due_at = found
     check_text(step_id, f"{place}.step_id", _LONGEST_STEP)
-    check_text(kind, f"{place}.kind")
-    if status not in (waits.SLEEPING, waits.WAITING, waits.AWAITING_APPROVAL, waits.RETRY_BACKOFF):
+    if kind not in _WAITS:
+        raise InvalidInput(f"{place}.kind must be one of {', '.join(_WAITS)}: nothing ends another wait", hint="")
+    if status not in waits.CLAIMABLE:
         raise InvalidInput(f"{place}: a wait cannot begin as {status!r}", hint="")
-    if due_at is None and status in _BY_TIME:
-        raise InvalidInput(f"{place}.due_at must be there: nothing else ends a wait that is {status}", hint="")
-    return WaitRow(run_id, step_id, kind, status, None if due_at is None else _time(due_at, f"{place}.due_at"))
+    if due_at is None:
+        raise InvalidInput(f"{place}.due_at must be there: nothing else ends a wait", hint="")
+    return WaitRow(run_id, step_id, kind, status, _time(due_at, f"{place}.due_at"))
 
 
 def _queue_row(change: Transition, found: object) -> QueueRow | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from ironflow.errors import InvalidSettings
+from ironflow.extras import not_installed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -93,9 +94,7 @@ class Metrics:
         try:
             import prometheus_client
         except ModuleNotFoundError as error:
-            raise InvalidSettings(
-                ["the metrics library is not installed: pip install 'ironflow-engine[server]'"]
-            ) from error
+            raise not_installed("the metrics library (prometheus-client)", "server") from error
         if not Metrics._installed.acquire(blocking=False):
             raise InvalidSettings(
                 ["the metrics of this process are installed already: use that registry, or close it first"]

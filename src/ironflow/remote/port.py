@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from ironflow.errors import DefinitionError, IronflowError, RunNotFound, SessionUnknown
+from ironflow.errors import IronflowError, RunNotFound, SessionUnknown
 from ironflow.model import wire
 from ironflow.model.journal import Event
 from ironflow.model.transition import APPLIED, STALE, Transition
@@ -43,14 +43,14 @@ class HttpPort:
     """
 
     #: a transaction of a user's writes needs the database, see `begin`
-    exclusive_transactions = False
+    transactions = exclusive_transactions = False
 
     def __init__(self, connection: Connection, reads_as: str | None = None) -> None:
         self.connection = connection
         self._reads_as = reads_as
         self.name = connection.name
         self.now: Callable[[], int] = connection.clock.now
-        self.live_segments = 0
+        self.concurrent_writers = 0
         self.batches = Batches(connection)
         #: how long a renewal lasts, ms; told by the server
         self.lease_ttl_ms = 0
@@ -79,11 +79,8 @@ class HttpPort:
         return APPLIED
 
     async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
-        """Refused: there is no database here."""
-        raise DefinitionError(
-            "a transactional step needs a worker on the database; this one speaks to a server",
-            hint="Run this workflow's worker with `ironflow worker FILE --db URL`, or make the step an ordinary one.",
-        )
+        """Never asked for: there is no database here, and a run that needs one pauses before the step begins."""
+        raise NotImplementedError
 
     # ---- reading
 

@@ -22,7 +22,7 @@ from fastapi.security import HTTPBearer
 
 from ironflow.config import Settings
 from ironflow.engine.views import plain
-from ironflow.errors import Forbidden, PlatformRequired, RateLimited, TooManyStreams, Unauthenticated
+from ironflow.errors import Forbidden, InvalidRequest, PlatformRequired, RateLimited, TooManyStreams, Unauthenticated
 from ironflow.model import key as kinds
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import Scope
@@ -312,9 +312,21 @@ async def worker(request: Request) -> Caller:
     return caller
 
 
+def only(request: Request, name: str) -> str | None:
+    """What a request says in a header. Said twice, it is the same twice: else a proxy may have read the other one.
+
+    Raises:
+        InvalidRequest: it is said in two ways.
+    """
+    found = request.headers.getlist(name)
+    if len(found) > 1 and found.count(found[0]) != len(found):
+        raise InvalidRequest(f"the header {name} is there {len(found)} times, with different values", hint="Send one.")
+    return found[0] if found else None
+
+
 def _shown(request: Request) -> str | None:
     """The key that a request shows."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    scheme, _, key = (only(request, "Authorization") or "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge, UnsupportedMediaType
 from ironflow.server import problems
 from ironflow.server.access import Access, Caller, worker
+from ironflow.server.catalogue import Catalogue
 
 _JSON: Final = b"application/json"
 _BODY: Final = "the body of the request"
@@ -49,6 +50,12 @@ class Exchange:
         """Whether the caller's key still counts: one that is held on may be revoked meanwhile."""
         access: Access = self.request.app.state.access
         return await access.counts(self.caller)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What this node knows of declared workflows."""
+        found: Catalogue = self.request.app.state.catalogue
+        return found
 
     # ---- fields, each refused by name
     def text(self, name: str) -> str:
@@ -171,15 +178,17 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
 
     Raises:
         PayloadTooLarge: it is larger than `most` bytes; the rest is not read. `hint` says what to do.
-        UnsupportedMediaType: there is one, and it says that it is something else than JSON.
+        UnsupportedMediaType: there is one, and it says that it is something else than JSON, or compressed.
         ClientGone: the connection broke.
     """
-    media = _JSON
+    media, coding = _JSON, b""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:18]) > most:
             raise PayloadTooLarge(_BODY, int(value[:18]), most, hint=hint)
         if name == b"content-type":
             media = value
+        if name == b"content-encoding":
+            coding = value
     parts: list[bytes] = []
     size = 0
     while True:
@@ -193,6 +202,13 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
         parts.append(part)
         if not message.get("more_body", False):
             break
+    if size and coding.strip().lower() not in (b"", b"identity"):
+        said = coding.decode("latin-1")[:100]
+        raise UnsupportedMediaType(
+            f"the body is said to be in the coding {said!r}, and none is undone here",
+            hint="Send it as it is, without `Content-Encoding`.",
+            details={"content_encoding": said},
+        )
     if size and media != _JSON:
         _check_media(media.decode("latin-1"))
     return parts[0] if len(parts) == 1 else b"".join(parts)

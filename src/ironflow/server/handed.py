@@ -1,12 +1,13 @@
 """What this node knows of the runs that workers speak of: whose each is, and to whom it was handed out here.
 
 Whose a run is never changes while it exists, so one look lasts; what is remembered is bounded, and what was forgotten
-is looked up again. It only keeps out: whoever passes still has to show a token or a reservation to the database.
+is looked up again. It only keeps out: whoever passes still has to show a token or a reservation to the database, and is
+told nothing of a run but by `Handed.standings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ironflow.model.capacity import RunHead
@@ -14,6 +15,7 @@ from ironflow.model.ids import split_route
 from ironflow.model.scope import Scope
 from ironflow.server.access import Caller
 from ironflow.store.base import Store
+from ironflow.store.reader import Standing
 
 #: Runs, and promises of runs, that are remembered at most.
 MOST_REMEMBERED: Final = 20_000
@@ -67,8 +69,18 @@ class Handed:
         known = self._whose.get(run_id)
         return known is not None and known.is_for(caller)
 
+    async def standings(self, run_ids: Collection[str], caller: Caller) -> dict[str, Standing]:
+        """Where those of these runs stand that a caller's key reaches, as the database says now: what is remembered may
+        be of a run that was deleted, whose id a stranger's run has by now.
+        """
+        found = await self._store.standings(run_ids)
+        whose = self._learn(run_ids, found)
+        return {run_id: one for run_id, one in found.items() if whose[run_id].is_for(caller)}
+
     async def _look(self, run_ids: Collection[str]) -> dict[str, Whose]:
-        standings = await self._store.standings(run_ids)
+        return self._learn(run_ids, await self._store.standings(run_ids))
+
+    def _learn(self, run_ids: Collection[str], standings: Mapping[str, Standing]) -> dict[str, Whose]:
         found = {run_id: Whose(one.scope, one.workflow) for run_id, one in standings.items()}
         for run_id in run_ids:
             if run_id in found:

@@ -58,10 +58,6 @@ class Hearts:
             if not under_way and self._under_way.get(session_id) is under_way:
                 del self._under_way[session_id]
 
-    def busy(self, session_id: str) -> bool:
-        """Whether a renewal of this session is under way."""
-        return session_id in self._under_way
-
     async def settled(self, session_id: str) -> None:
         """Wait until no renewal of this session is under way: one that was sent before its connection broke must not
         take away the suspicion that follows from the break.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ironflow.engine.declared import checked
-from ironflow.errors import Forbidden, InvalidRequest
+from ironflow.errors import Forbidden, InvalidInput, InvalidRequest
 from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import (
     LONGEST_DEFINITION,
@@ -30,6 +31,9 @@ from ironflow.store.base import WorkflowSeen
 
 #: Most slots of one worker.
 MOST_SLOTS: Final = 100_000
+#: Live sessions of one key, and characters of what they serve, together: every node reads them each second.
+MOST_SESSIONS: Final = 5_000
+MOST_SERVED: Final = 32 * 1_048_576
 #: The folder of a user's locks; see `ironflow.worker.session.lock_folder`.
 _OURS: Final = re.compile(r"ironflow-\d+", re.ASCII)
 
@@ -76,6 +80,27 @@ def session_row(ask: Exchange, now: int, ttl_ms: int, wake_address: str | None) 
     )
 
 
+def check_room(row: SessionRow, live: Iterable[SessionRow]) -> None:
+    """Refuse a session with which its key would have more than it may.
+
+    Args:
+        row: the session.
+        live: all that there are.
+
+    Raises:
+        InvalidInput: it says how many there are.
+    """
+    sizes = {one.session_id: len(one.serves or "") for one in live if one.key_id == row.key_id}
+    more = len(row.serves or "") - sizes.pop(row.session_id, 0)
+    served = sum(sizes.values()) + len(row.serves or "")
+    if len(sizes) >= MOST_SESSIONS or (served > MOST_SERVED and more > 0):
+        raise InvalidInput(
+            f"this key has {len(sizes):,} other live sessions, and with this one they would serve {served:,} "
+            f"characters of workflows; {MOST_SESSIONS:,} sessions and {MOST_SERVED:,} characters are the most",
+            hint="Make keys for the other workers. A session of a worker that is gone counts until its time runs out.",
+        )
+
+
 def _told(ask: Exchange, name: str) -> str | None:
     """What a worker says of where it is: shown to people, on their terminals."""
     text = ask.optional(name)
@@ -111,6 +136,9 @@ def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
         if not isinstance(one, dict):
             raise InvalidRequest("a workflow must be an object", hint="")
         name = check_text(one.get("name"), "the name of a workflow")
+        if not {".", ".."}.isdisjoint(name.split("/")):
+            hint = "Clients and proxies take `.` and `..` out of an address. Choose another name."
+            raise InvalidInput(f"the name of a workflow has a part that is only dots: {name!r}", hint=hint)
         version, definition = one.get("version"), one.get("definition")
         version = check_text(version, "the version of a workflow", LONGEST_VERSION)
         if caller.workflows is not None and name not in caller.workflows:

@@ -16,12 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ironflow.errors import InvalidInput, IronflowError, StoreError, StoreUnreachable
+from ironflow.model import telling, wire
 from ironflow.model import transition as tr
-from ironflow.model import wire
 from ironflow.model.journal import Event
 from ironflow.model.transition import Transition
 from ironflow.server import problems
 from ironflow.server.access import Caller
+from ironflow.server.handed import Whose
 from ironflow.server.node import Node
 from ironflow.store.reader import Standing
 
@@ -64,11 +65,11 @@ class Reports:
             else:
                 answers[index] = change
         await self._keep_out(caller, changes, answers)
-        await self._place(changes, answers)
+        await self._place(caller, changes, answers)
         repeated = {index for index in changes if _again(items[index])}
         answered: dict[int, str | Exception] = {}
         for one in _rounds(changes):
-            answered |= await self._round(one, repeated & one.keys())
+            answered |= await self._round(caller, one, repeated & one.keys())
             if all(isinstance(answered[index], StoreUnreachable) for index in one):  # nor will it answer what follows
                 answered |= dict.fromkeys(changes.keys() - answered.keys(), answered[min(one)])
                 break
@@ -80,19 +81,22 @@ class Reports:
             answers[index] = answer
         return [answer if isinstance(answer, str) else _error(answer) for answer in answers]
 
-    async def _round(self, changes: dict[int, Transition], repeated: set[int]) -> dict[int, str | Exception]:
+    async def _round(
+        self, caller: Caller, changes: dict[int, Transition], repeated: set[int]
+    ) -> dict[int, str | Exception]:
         """Apply changes of different runs, of which some may have been applied before; an answer for each."""
         # Before they are tried: an owner's events that are there already would not be refused by their guard.
-        answers: dict[int, str | Exception] = dict.fromkeys(await self._found(changes, repeated), tr.APPLIED)
+        answers: dict[int, str | Exception] = dict.fromkeys(await self._found(caller, changes, repeated), tr.APPLIED)
         left = {index: change for index, change in changes.items() if index not in answers}
-        answers |= await self._misnumbered(left)
+        answers |= await self._misnumbered(caller, left)
+        answers |= await self._contradicted(caller, {index: one for index, one in left.items() if index not in answers})
         tried = {index: change for index, change in left.items() if index not in answers}
         answers |= zip(tried, await self._apply(list(tried.values())), strict=True)
         # And behind it: the first one may have been under way still.
         refused = {index for index in left if answers[index] != tr.APPLIED}
         if not all(isinstance(answers[index], StoreUnreachable) for index in refused):  # else it cannot be asked
-            answers |= dict.fromkeys(await self._found(changes, repeated & refused), tr.APPLIED)
-            await self._explain(tried, answers)
+            answers |= dict.fromkeys(await self._found(caller, changes, repeated & refused), tr.APPLIED)
+            await self._explain(caller, tried, answers)
         for index, change in changes.items():
             if answers[index] == tr.APPLIED:
                 self._node.hub.ends.wrote(change)
@@ -119,12 +123,12 @@ class Reports:
                 answers[index] = _gone(change)
                 del changes[index]
 
-    async def _place(self, changes: dict[int, Transition], answers: list[str | Exception]) -> None:
+    async def _place(self, caller: Caller, changes: dict[int, Transition], answers: list[str | Exception]) -> None:
         """Where a run queues and how urgent it is are the run's, whatever its worker may believe."""
         queued = [(index, change, change.enqueue) for index, change in changes.items() if change.enqueue is not None]
         if not queued:
             return
-        found = await self._store.standings({change.run_id for _, change, _ in queued})
+        found = await self._node.hub.handed.standings({change.run_id for _, change, _ in queued}, caller)
         for index, change, row in queued:
             standing = found.get(change.run_id)
             if standing is not None:
@@ -133,7 +137,7 @@ class Reports:
                 answers[index] = _gone(change)
                 del changes[index]
 
-    async def _misnumbered(self, changes: Mapping[int, Transition]) -> dict[int, str | Exception]:
+    async def _misnumbered(self, caller: Caller, changes: Mapping[int, Transition]) -> dict[int, str | Exception]:
         """The answers to changes that do not begin where the journal ends. They are not tried: what would refuse them
         today may be true by the time they are written, and a gap hides all that comes behind it.
         """
@@ -141,15 +145,32 @@ class Reports:
         unsure = {index: change for index, change in changes.items() if not ends.follows(change)}
         if not unsure:
             return {}
-        found = await self._store.standings({change.run_id for change in unsure.values()})
+        found = await self._node.hub.handed.standings({change.run_id for change in unsure.values()}, caller)
         answers = {index: _misnumbered(change, found.get(change.run_id)) for index, change in unsure.items()}
         return {index: answer for index, answer in answers.items() if answer is not None}
+
+    async def _contradicted(self, caller: Caller, changes: Mapping[int, Transition]) -> dict[int, str | Exception]:
+        """The answers to changes that say of the run's row what cannot be. Few say anything of it. Nobody but who may
+        make the change can make another one before it: the numbers of its events would no longer be the next.
+        """
+        answers: dict[int, str | Exception] = {}
+        for index, change in changes.items():
+            row = await self._store.run(change.run_id) if telling.needs_row(change) else None
+            if row is None or (row.execution_seq, row.lease_token_hash) != (change.execution_seq, change.token_hash):
+                continue  # its guard refuses it
+            if not Whose(row.scope, row.workflow).is_for(caller):
+                continue  # there is no such run to this caller, as its guard says, too
+            try:
+                telling.check_row(change, row)
+            except InvalidInput as error:
+                answers[index] = error
+        return answers
 
     async def _apply(self, changes: Sequence[Transition]) -> list[str | Exception]:
         store = self._store
         self._under_way += len(changes)
         # What a committer is to know: a lone writer gains nothing from waiting for company, many do.
-        store.live_segments = self._under_way
+        store.concurrent_writers = self._under_way
         answers: list[str | Exception] = []
         try:
             submitted = [_submit(store.submit, change) for change in changes]
@@ -160,10 +181,10 @@ class Reports:
                     answers.append(error)
         finally:
             self._under_way -= len(changes)
-            store.live_segments = self._under_way
+            store.concurrent_writers = self._under_way
         return answers
 
-    async def _found(self, changes: Mapping[int, Transition], among: Collection[int]) -> list[int]:
+    async def _found(self, caller: Caller, changes: Mapping[int, Transition], among: Collection[int]) -> list[int]:
         """Which of these changes were applied the first time, when their answer was lost, and nobody has taken the run
         since.
 
@@ -174,7 +195,7 @@ class Reports:
             return []
         told = await self._told({index: one for index, one in asked.items() if one.new_token_hash is None})
         # Who has it is asked only then: whoever took it between the two looks is seen.
-        runs = await self._store.standings({change.run_id for change in asked.values()})
+        runs = await self._node.hub.handed.standings({change.run_id for change in asked.values()}, caller)
         return [index for index, one in asked.items() if _left_by(one, runs.get(one.run_id)) and told.get(index, True)]
 
     async def _told(self, changes: Mapping[int, Transition]) -> dict[int, bool]:
@@ -189,12 +210,14 @@ class Reports:
             for index, one in changes.items()
         }
 
-    async def _explain(self, changes: Mapping[int, Transition], answers: dict[int, str | Exception]) -> None:
+    async def _explain(
+        self, caller: Caller, changes: Mapping[int, Transition], answers: dict[int, str | Exception]
+    ) -> None:
         """Say what is wrong with changes that the database refused, where they can never be made."""
         refused = {index: one for index, one in changes.items() if type(answers[index]) is StoreError and one.events}
         if not refused:
             return
-        found = await self._store.standings({change.run_id for change in refused.values()})
+        found = await self._node.hub.handed.standings({change.run_id for change in refused.values()}, caller)
         for index, change in refused.items():
             standing = found.get(change.run_id)
             reason = None if standing is None else _misnumbered(change, standing)

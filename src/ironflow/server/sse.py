@@ -4,7 +4,8 @@ Owns how a reader gets the events of a run as they are committed, whichever node
 event once and in order, from the seq the reader names, and so exact resumption on any node: a reader's place is a seq
 of the journal and nothing that this node remembers. However many read, one look is for all of them. Nothing is read for
 a reader that has not sent what it was given before, and large payloads, which no look brings along, are read one by one
-and for a few readers at a time: a slow reader costs a page of small events, and holds up none but those of large ones.
+and for a few readers of each organisation at a time: a slow reader costs a page of small events, and holds up none but
+its organisation's own of large ones.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ironflow.engine import views
 from ironflow.engine.reading import whole
@@ -36,7 +38,8 @@ FLOOR_S = 0.01
 EACH_S = 0.0003
 #: Events of one run that a look brings at most.
 PAGE = 100
-#: Large payloads that are held at the same time, whoever reads: each costs several times its size until it is sent.
+#: Large payloads that are held at the same time for one organisation: each costs several times its size until it is
+#: sent.
 LARGE_AT_ONCE = 8
 #: Characters that are sent together: less would cost more to send than to make.
 CHUNK = 1 << 16
@@ -115,7 +118,8 @@ class Tail:
     def __init__(self, store: Store, *, tick_s: float = TICK_S) -> None:
         self._store = store
         self._tick_s = tick_s
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        #: by whose runs they are; gone when nobody holds or waits
+        self._large: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._readers: dict[str, set[Reader]] = {}
         self._due: set[str] = set()
         self._wake = asyncio.Event()
@@ -134,11 +138,12 @@ class Tail:
         return reader
 
     @asynccontextmanager
-    async def whole(self, run_id: str, event: Event) -> AsyncIterator[Event | None]:
+    async def whole(self, run_id: str, event: Event, whose: Hashable) -> AsyncIterator[Event | None]:
         """An event with its large payload, for as long as the block lasts; None where the run is gone. It may have to
-        wait for other readers, which have yet to send theirs.
+        wait for other readers of the same owner's runs, which have yet to send theirs.
         """
-        async with self._large:
+        places = self._large.setdefault(whose, asyncio.Semaphore(LARGE_AT_ONCE))
+        async with places:
             yield await whole(self._store, run_id, event.seq)
 
     async def has(self, run_id: str) -> bool:
@@ -242,7 +247,7 @@ def _json(value: Any) -> str:
 
 
 async def frames(
-    tail: Tail, run_id: str, after: int, allowed: Callable[[], Awaitable[bool]]
+    tail: Tail, run_id: str, after: int, allowed: Callable[[], Awaitable[bool]], whose: Hashable = None
 ) -> AsyncGenerator[str, None]:
     """The stream of a run: what is there behind `after`, then what comes, to the event that ends the run.
 
@@ -251,6 +256,7 @@ async def frames(
         run_id: the run.
         after: the last seq that the reader has.
         allowed: whether the reader may still read it; asked before anything is sent, so it must cost next to nothing.
+        whose: the owner of the run: its readers, and no others, wait for each other.
     """
     reader, asked = tail.open(run_id, after), time.monotonic()
     try:
@@ -269,7 +275,7 @@ async def frames(
                 yield ": keep-alive\n\n"
                 continue
             ends = page[-1].kind in j.TERMINAL_KINDS
-            async with aclosing(_chunks(tail, run_id, page)) as chunks:
+            async with aclosing(_chunks(tail, run_id, page, whose)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                     if not await allowed():  # a slow reader takes a page for long
@@ -280,7 +286,7 @@ async def frames(
         tail.leave(reader)
 
 
-async def _chunks(tail: Tail, run_id: str, page: list[Event]) -> AsyncGenerator[str, None]:
+async def _chunks(tail: Tail, run_id: str, page: list[Event], whose: Hashable) -> AsyncGenerator[str, None]:
     """The frames of a page, together where they are small. What was sent is let go of."""
     made: list[str] = []
     size = 0
@@ -291,7 +297,7 @@ async def _chunks(tail: Tail, run_id: str, page: list[Event]) -> AsyncGenerator[
             if made:
                 yield "".join(made)
                 made, size = [], 0
-            async with tail.whole(run_id, event) as read:
+            async with tail.whole(run_id, event, whose) as read:
                 if read is None:
                     return
                 yield frame(read)

@@ -25,7 +25,7 @@ from ironflow.server.handed import Whose
 from ironflow.server.hub import Assignment
 from ironflow.server.liveness_route import LivenessRoute
 from ironflow.server.node import Node
-from ironflow.server.registration import seen_by, session_row
+from ironflow.server.registration import check_room, seen_by, session_row
 from ironflow.server.reports import Reports
 from ironflow.server.route import Route
 from ironflow.server.sessions import Known, unknown
@@ -96,12 +96,15 @@ class WorkerRoutes:
         """A worker says who it is and what it has; again with the same id, it says what has changed."""
         node, settings = self._node, self._node.settings
         row = session_row(ask, self._store.now(), settings.session_ttl_ms, node.wake_address)
-        held = next((one for one in await self._store.sessions() if one.session_id == row.session_id), None)
+        live = await self._store.sessions()
+        held = next((one for one in live if one.session_id == row.session_id), None)
         if held is not None:
             if held.kind != HTTP or not Known(held).is_of(ask.caller):
                 raise unknown(row.session_id)
             row.started_at, row.draining = held.started_at, held.draining
+        check_room(row, live)
         seen = seen_by(ask.entries("workflows"), ask.caller)
+        await ask.catalogue.check_room(ask.caller.scope, seen)
         if not await self._store.open_session(row):
             raise unknown(row.session_id)  # of another key since the look above
         await self._store.saw_workflows(seen, ask.caller.scope)

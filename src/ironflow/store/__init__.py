@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ironflow.address import FORMS, not_an_address, redact_url, sqlite_path
 from ironflow.errors import InvalidSettings
+from ironflow.extras import not_installed
 
 if TYPE_CHECKING:
     from ironflow.store.base import Store
@@ -48,9 +49,7 @@ async def connect(
         except ModuleNotFoundError as error:
             if error.name != "asyncpg":
                 raise
-            raise InvalidSettings(
-                ["the PostgreSQL driver is not installed: pip install 'ironflow-engine[postgres]'"]
-            ) from error
+            raise not_installed("the PostgreSQL driver (asyncpg)", "postgres") from error
         return await open_postgres(url, clock=clock, read_only=read_only)
     raise not_an_address(url)
 

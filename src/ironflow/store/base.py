@@ -26,6 +26,8 @@ from ironflow.store.reader import Reader
 
 #: Payloads longer than this (in characters) live in a table of their own.
 INLINE_PAYLOAD = 8192
+#: How many delayed segments one call of `Store.promote` makes ready: a herd must not keep every other writer waiting.
+PROMOTED = 1_000
 
 
 @dataclass(slots=True)
@@ -73,8 +75,9 @@ class Store(Reader, Protocol):
 
     #: "sqlite" or "postgres"
     dialect: str
-    #: how many segments this process executes; the committer's hint on whether waiting for company pays
-    live_segments: int
+    #: how many may write at the same time, as whoever uses this store sees it (the segments of a worker, the changes
+    #: that a node has under way): the committer's hint on whether waiting for company pays
+    concurrent_writers: int
     #: whether an open transaction (`begin`) keeps every other writer waiting; whoever has one then decides it before
     #: they wait for another write of theirs, which could never come
     exclusive_transactions: bool
@@ -141,8 +144,10 @@ class Store(Reader, Protocol):
         """Give reservations (run_id, token) back at once."""
         ...
 
-    async def promote(self) -> int:
-        """Make delayed segments ready whose `eligible_at` has passed. Returns how many."""
+    async def promote(self, limit: int = PROMOTED) -> int:
+        """Make delayed segments ready whose `eligible_at` has passed, at most `limit`, and let through whom a lane held
+        back and now has room for. Returns how many in all; `limit` or more: there may be more of them.
+        """
         ...
 
     async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:

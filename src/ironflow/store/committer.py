@@ -57,9 +57,8 @@ class Committer:
     """Gathers, hands over, answers. Belongs to one event loop; its thread lives until `close`."""
 
     def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
-        #: How many segments the worker beside this store has; it keeps this up to date. 0 and 1 mean a lone
-        #: caller.
-        self.live_segments = 0
+        #: See `Store`; whoever uses the store keeps it up to date. 0 and 1 mean a lone caller.
+        self.concurrent_writers = 0
         #: told how many transitions were committed together, and how long it took, seconds
         self.wrote: Callable[[int, float], None] | None = None
         self._backend = backend
@@ -124,7 +123,7 @@ class Committer:
 
     @property
     def _lone(self) -> bool:
-        return self.live_segments <= 1 and self._mean_s < INLINE_MEAN_S and not self._closed
+        return self.concurrent_writers <= 1 and self._mean_s < INLINE_MEAN_S and not self._closed
 
     def _gather(self, what: Transition | Job) -> asyncio.Future[Any]:
         if self._closed:

@@ -25,7 +25,7 @@ _STARTED = RUN_COLUMNS.index("started_at")
 _ENDED = RUN_COLUMNS.index("ended_at")
 
 
-class Plan:
+class RowPlan:
     """The rows of one transaction. Lists are flat: the columns of a row stand beside each."""
 
     __slots__ = (

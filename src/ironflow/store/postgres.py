@@ -22,6 +22,7 @@ from ironflow.model.wait import WaitRow
 from ironflow.observe.seam import Looking, Observer
 from ironflow.store import postgres_shapes as shapes
 from ironflow.store import rows
+from ironflow.store.base import PROMOTED
 from ironflow.store.guards import LOOKS, page
 from ironflow.store.postgres_commit import Batcher, Shape
 from ironflow.store.postgres_heart import PostgresHeart
@@ -46,9 +47,9 @@ class PostgresStore(PostgresSessions, PostgresOperator):
 
     def __init__(self, address: Address, channel: str, clock: Clock, read_only: bool) -> None:
         super().__init__(address, statements(), clock, read_only)
-        #: How many segments the worker beside this store has. A commit never blocks the loop here, so nothing
-        #: depends on it; it is kept because workers set it on every store.
-        self.live_segments = 0
+        #: See `Store`. A commit never blocks the loop here, so nothing depends on it; it is kept because it is set on
+        #: every store.
+        self.concurrent_writers = 0
         known = self._statements
         lone = Lone(known)
         append = Shape(lone.append, known["append_many"], shapes.append_many)
@@ -196,8 +197,8 @@ class PostgresStore(PostgresSessions, PostgresOperator):
 
         await self._change(work)
 
-    async def promote(self) -> int:
-        """See `Store.promote`. Runs that a lane held back and that now fit are counted too."""
+    async def promote(self, limit: int = PROMOTED) -> int:
+        """See `Store.promote`. What somebody else has in hand is passed over, and counts for nothing."""
 
         async def work(connection: Connection) -> int:
             [(now, some)] = await self._execute(connection, "promotable", floor=self._clock.floor())
@@ -205,7 +206,7 @@ class PostgresStore(PostgresSessions, PostgresOperator):
             if not some:
                 return 0
             async with atomically(connection):
-                due = len(await self._execute(connection, "promote_due", now=now))
+                due = len(await self._execute(connection, "promote_due", now=now, limit=limit))
                 return due + await self._decider.lanes.let_all_through(connection, now)
 
         return await self._change(work)

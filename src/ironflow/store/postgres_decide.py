@@ -36,7 +36,7 @@ from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.dialect import Statement
 from ironflow.store.guards import Fence, Lanes, Queued, judge, starts_held
-from ironflow.store.plan import Plan, fresh_row, wants_last_seq
+from ironflow.store.plan import RowPlan, fresh_row, wants_last_seq
 from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Clock, Connection, atomically
 from ironflow.store.postgres_named import Named
@@ -98,7 +98,7 @@ class Decider(Named):
         going = [change for change in transitions if change.run_id not in answers]
         now, last = await self._judge(connection, going, held, answers)
         last_seqs.update(last)
-        plan = Plan(now)
+        plan = RowPlan(now)
         for change in going:
             if answers[change.run_id] == APPLIED:
                 plan.add(change, last.get(change.run_id, 0), limited=_limited(held.get(change.run_id)))
@@ -212,7 +212,7 @@ class Decider(Named):
         async with atomically(connection):
             ids = sorted(set(run_ids))
             locked = await self._look(connection, ids, skip_locked, results)
-            plan = Plan(locked[0].now if locked else self._clock.now())
+            plan = RowPlan(locked[0].now if locked else self._clock.now())
             for run_id, (change, last_seq) in earlier.items():
                 if await self.wrote(connection, change, last_seq):
                     results[run_id] = change
@@ -227,21 +227,24 @@ class Decider(Named):
         return results
 
     async def _decide_one(
-        self, connection: Connection, locked: Locked, decide: Decide, plan: Plan, results: Decisions
+        self, connection: Connection, locked: Locked, decide: Decide, plan: RowPlan, results: Decisions
     ) -> None:
         run_id, row = locked.row.run_id, locked.row
         try:
             change = decide(locked)
-            results[run_id] = change
-            if change is None:
-                return
-            if change.lease is not None and row.limits is not None:
-                wanted = await self.lanes.of(connection, [run_id])
-                if await self.lanes.refuse(connection, wanted, locked.now):
-                    raise InvalidTransition(f"a lane of run {run_id} is full", hint="Leave it in the queue")
-            plan.add(change, locked.last_seq, limited=row.limits is not None, was=row.state)
         except Exception as refusal:
             results[run_id] = refusal
+            return
+        results[run_id] = change
+        if change is None:
+            return
+        if change.lease is not None and row.limits is not None:
+            wanted = await self.lanes.of(connection, [run_id])
+            if await self.lanes.refuse(connection, wanted, locked.now):
+                results[run_id] = InvalidTransition(f"a lane of run {run_id} is full", hint="Leave it in the queue.")
+                return
+        # An error from here on is unexpected and ends the transaction: half a transition is never written.
+        plan.add(change, locked.last_seq, limited=row.limits is not None, was=row.state)
 
     async def _look(
         self, connection: Connection, run_ids: Sequence[str], skip_locked: bool, results: Decisions

@@ -167,10 +167,10 @@ def translated(error: Exception, name: str) -> Exception:
     return error
 
 
-def unreachable(name: str, error: BaseException | None) -> StoreUnreachable:
-    """No connection, with the reason in one line."""
+def unreachable(name: str, error: BaseException | None, hint: str | None = None) -> StoreUnreachable:
+    """No connection, with the reason in one line, and what to do if it is not the usual."""
     reason = " ".join(str(error).split()) if error is not None and str(error) else type(error).__name__
-    return StoreUnreachable(f"cannot reach {name}: {reason}")
+    return StoreUnreachable(f"cannot reach {name}: {reason}", hint=hint)
 
 
 class Patience:

@@ -68,6 +68,9 @@ class Opened:
     channel: str
 
 
+_REFUSES = "The server is there; check the user, the password and the name of the database in the address."
+
+
 async def reach(address: Address) -> Connection:
     """A first connection, or a clear error at once: a wrong address does not get better by waiting.
 
@@ -77,7 +80,7 @@ async def reach(address: Address) -> Connection:
     try:
         return await address.connect()
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise unreachable(address.name, error) from error
+        raise unreachable(address.name, error, _REFUSES) from error
     except Exception as error:
         if lost(error) or isinstance(error, (asyncpg.ClientConfigurationError, ValueError)):
             raise unreachable(address.name, error) from error

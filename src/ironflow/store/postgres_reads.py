@@ -38,7 +38,7 @@ from ironflow.store.postgres_link import (
     unreachable,
 )
 from ironflow.store.postgres_open import OLDEST
-from ironflow.store.reader import Expired, RunFilter, Standing
+from ironflow.store.reader import Expired, RunFilter, Standing, Unowned
 
 T = TypeVar("T")
 
@@ -129,7 +129,6 @@ class PostgresReads:
         self._statements = statements
         self._clock = clock
         self._readers = Readers(address)
-        self._walk = rows.Walk()
 
     def now(self) -> int:
         """See `Store.now`."""
@@ -272,10 +271,10 @@ class PostgresReads:
         """See `Store.expired_reservations`."""
         return await self._ids("expired_reservations", now=self.now(), limit=limit)
 
-    async def unowned(self, older_than: int, limit: int) -> list[str]:
+    async def unowned(self, older_than: int, limit: int, after: str = "") -> Unowned:
         """See `Store.unowned`."""
-        named = {"after": self._walk.after, "page": rows.Walk.PAGE, "older_than": older_than, "limit": limit}
-        return self._walk.went(await self._read("unowned", **named), limit)
+        named = {"after": after, "page": rows.LIVE_PAGE, "older_than": older_than, "limit": limit}
+        return rows.unowned(await self._read("unowned", **named), limit)
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""

@@ -16,7 +16,7 @@ from ironflow.model.run import RunRow
 from ironflow.model.transition import Audit
 from ironflow.store import rows
 from ironflow.store.dialect import Statement
-from ironflow.store.plan import Plan
+from ironflow.store.plan import RowPlan
 from ironflow.store.postgres_lanes import LaneKeeper
 from ironflow.store.postgres_link import Connection
 from ironflow.store.postgres_named import Named
@@ -48,7 +48,7 @@ class PlanWriter(Named):
         super().__init__(statements)
         self._lanes = lanes
 
-    async def write(self, connection: Connection, plan: Plan, held: Mapping[str, RunRow]) -> None:
+    async def write(self, connection: Connection, plan: RowPlan, held: Mapping[str, RunRow]) -> None:
         """Write the rows of a plan.
 
         Args:
@@ -68,7 +68,7 @@ class PlanWriter(Named):
             lanes = {lane for one in freed.values() for lane, _ in one}
             await self._lanes.let_through(connection, lanes, plan.now)
 
-    def _parts(self, plan: Plan, held: Mapping[str, RunRow]) -> dict[str, dict[str, list[Any]]]:
+    def _parts(self, plan: RowPlan, held: Mapping[str, RunRow]) -> dict[str, dict[str, list[Any]]]:
         """The statements that have something to do, in the order in which they may run, with their parameters."""
         parts: dict[str, dict[str, list[Any]]] = {}
         changed = _changed(plan, held)
@@ -101,7 +101,7 @@ def audits(entries: Sequence[Audit], now: int) -> dict[str, list[Any]]:
     return {f"audits_{column}": [one[column] for one in every] for column in rows.AUDIT_COLUMNS}
 
 
-def _changed(plan: Plan, held: Mapping[str, RunRow]) -> list[RunRow]:
+def _changed(plan: RowPlan, held: Mapping[str, RunRow]) -> list[RunRow]:
     """The run rows as the plan leaves them: they are locked and known, so every shape of a change is computed here."""
     changed: dict[str, RunRow] = {}
 

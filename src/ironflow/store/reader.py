@@ -50,6 +50,13 @@ class Expired:
     after: tuple[int, str] | None
 
 
+class Unowned(NamedTuple):
+    """A page of `Reader.unowned`: what was found, and the id behind which the next page begins; "" begins anew."""
+
+    run_ids: list[str]
+    after: str
+
+
 class Standing(NamedTuple):
     """Where a run stands: whose it is, how it queues, who owns it, and how far its journal goes."""
 
@@ -164,11 +171,11 @@ class Reader(Protocol):
         """Runs that were promised to a session which did not begin in time, in order of id."""
         ...
 
-    async def unowned(self, older_than: int, limit: int) -> list[str]:
-        """Runs whose state says that they are owned or queued, with neither lease nor queue row.
+    async def unowned(self, older_than: int, limit: int, after: str = "") -> Unowned:
+        """Runs whose state says that they are owned or queued, with neither lease nor queue row, in order of id.
 
-        Looks at a bounded number of live runs and goes on from there at the next call, round and round: it is asked on
-        every tick, and a hundred thousand sleeping runs must not be read each time for an alarm that never rings.
+        Looks at a bounded number of live runs behind the id `after`, and says where to go on: it is asked on every
+        tick, and a hundred thousand sleeping runs must not be read each time for an alarm that never rings.
         """
         ...
 

@@ -25,15 +25,13 @@ from ironflow.model.suspicion import Mass, Suspects, Suspicion
 from ironflow.model.transition import Audit
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import WorkflowSeen
-from ironflow.store.reader import Expired, RunFilter, Standing
+from ironflow.store.reader import Expired, RunFilter, Standing, Unowned
 
 #: The columns of `runs`, `dispatch_queue`, … in the order in which statements select and insert them.
 RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
 QUEUE_COLUMNS = tuple(field.name for field in fields(QueueRow))
 LEASE_COLUMNS = tuple(field.name for field in fields(LeaseRow))
-SESSION_COLUMNS = tuple(field.name for field in fields(SessionRow))
 WAIT_COLUMNS = tuple(field.name for field in fields(WaitRow))
-KEY_COLUMNS = tuple(field.name for field in fields(KeyRow))
 HEAD_COLUMNS = tuple(field.name for field in fields(RunHead))
 #: Columns of a head that are read: all but the reservation. In a row, what it is sorted by begins behind them.
 HEAD_WIDTH = len(HEAD_COLUMNS) - 1
@@ -96,31 +94,22 @@ AUDIT_LISTS = ("audits", "audits_of_scope", "audits_of_run")
 _AFTER_ALL = "z"
 
 
-class Walk:
-    """Where a walk over all live runs stands: each call reads a page, and the one after the last begins anew."""
+#: Live runs that one call of `Reader.unowned` reads.
+LIVE_PAGE = 5_000
 
-    __slots__ = ("after",)
 
-    #: Live runs that one call reads.
-    PAGE = 5_000
+def unowned(found: Sequence[Sequence[Any]], limit: int) -> Unowned:
+    """The answer to `Reader.unowned`, from the rows of a page (run_id, last, page).
 
-    def __init__(self) -> None:
-        self.after = ""
-
-    def went(self, found: Sequence[Sequence[Any]], limit: int) -> list[str]:
-        """Take in the rows of a page (run_id, last, page), and give its finds.
-
-        Args:
-            found: at least one row; its run_id is None where nothing was found.
-            limit: how many finds were asked for: after so many, the rest of the page has yet to be read.
-        """
-        run_ids = [run_id for run_id, _, _ in found if run_id is not None]
-        _, last, page = found[0]
-        if len(run_ids) >= limit:
-            self.after = run_ids[-1]
-        else:
-            self.after = last if page >= self.PAGE else ""
-        return run_ids
+    Args:
+        found: at least one row; its run_id is None where nothing was found.
+        limit: how many finds were asked for: after so many, the rest of the page has yet to be read.
+    """
+    run_ids = [run_id for run_id, _, _ in found if run_id is not None]
+    _, last, page = found[0]
+    if len(run_ids) >= limit:
+        return Unowned(run_ids, run_ids[-1])
+    return Unowned(run_ids, last if page >= LIVE_PAGE else "")
 
 
 def unheard_of(values: Iterable[Any]) -> bool:

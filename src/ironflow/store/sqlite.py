@@ -25,6 +25,7 @@ from ironflow.model.transition import Audit, Decide, Decisions, Transition
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.observe.seam import Looking, Observer
 from ironflow.store import migrate, rows, sqlite_lanes
+from ironflow.store.base import PROMOTED
 from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
 from ironflow.store.guards import LOOKS, page
@@ -42,8 +43,6 @@ from ironflow.store.turnstile import Turnstile, give_back, turnstile_of
 _SHORT = 4
 #: How long a reader waits for a file that another process is making, seconds; and up to which age it may be that.
 BEING_MADE_S, YOUNG_S = 1.0, 10.0
-#: How many delayed segments one transaction makes ready: a herd must not keep every other writer waiting.
-_PROMOTED = 1_000
 
 
 class SqliteStore(SqliteSessions, SqliteOperator):
@@ -101,13 +100,13 @@ class SqliteStore(SqliteSessions, SqliteOperator):
         return self._clock()
 
     @property
-    def live_segments(self) -> int:
-        """How many segments the worker beside this store has; the worker keeps it up to date."""
-        return self._committer.live_segments
+    def concurrent_writers(self) -> int:
+        """See `Store`."""
+        return self._committer.concurrent_writers
 
-    @live_segments.setter
-    def live_segments(self, count: int) -> None:
-        self._committer.live_segments = count
+    @concurrent_writers.setter
+    def concurrent_writers(self, count: int) -> None:
+        self._committer.concurrent_writers = count
 
     def observe(self, observer: Observer | None) -> None:
         """See `Store.observe`."""
@@ -180,22 +179,19 @@ class SqliteStore(SqliteSessions, SqliteOperator):
 
         await self._change(work)
 
-    async def promote(self) -> int:
-        """See `Store.promote`. Runs that a lane held back and that now fit are counted too."""
+    async def promote(self, limit: int = PROMOTED) -> int:
+        """See `Store.promote`."""
         if not self._read("promotable", now=self.now())[0][0]:
             return 0
 
         def due(connection: sqlite3.Connection, now: int) -> int:
-            return len(self._execute(connection, "promote", now=now, limit=_PROMOTED).fetchall())
+            return len(self._execute(connection, "promote", now=now, limit=limit).fetchall())
 
         def let_through(connection: sqlite3.Connection, now: int) -> int:
             return sqlite_lanes.let_through(connection, sqlite_lanes.blocked_lanes(connection), now)
 
-        promoted = last = await self._change(due, short=False)
-        while last == _PROMOTED:
-            last = await self._change(due, short=False)
-            promoted += last
-        return promoted + await self._change(let_through, short=False)
+        # Each in a transaction of its own, so that others have their turn in between.
+        return await self._change(due, short=False) + await self._change(let_through, short=False)
 
     async def claim_waits(self, node: str, limit: int) -> list[WaitRow]:
         """See `Store.claim_waits`."""

@@ -14,7 +14,7 @@ from ironflow.model.run import COMPLETED, OWNED, STATES, UNDOING, WARNING
 from ironflow.model.transition import APPLIED, GUARD_OWNER, STALE, Transition
 from ironflow.store import rows
 from ironflow.store.base import INLINE_PAYLOAD
-from ironflow.store.plan import Plan, wants_last_seq
+from ironflow.store.plan import RowPlan, wants_last_seq
 from ironflow.store.sqlite_batch import text_of, write
 
 _OWNED = (
@@ -94,7 +94,7 @@ def leave_alone(connection: sqlite3.Connection, change: Transition, now: int) ->
         found = connection.execute(_LEAVE[state], (state, *guard)).fetchall()
     if not found:
         return None
-    plan = Plan(now)
+    plan = RowPlan(now)
     plan.add(change, limited=found[0][0] is not None)
     plan.leaves, plan.ends = [], []  # which is the row that was just written
     write(connection, plan)

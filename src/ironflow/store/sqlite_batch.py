@@ -32,7 +32,7 @@ from ironflow.model.transition import (
 from ironflow.model.wait import WaitRow
 from ironflow.store import rows, sqlite_lanes
 from ironflow.store.guards import FENCE_COLUMNS, QUEUED_COLUMNS, Fence, Queued, judge, starts_held
-from ironflow.store.plan import Plan, assignments, fresh_row, wants_last_seq
+from ironflow.store.plan import RowPlan, assignments, fresh_row, wants_last_seq
 
 CHUNKS = (256, 64, 16, 4, 3, 2, 1)
 
@@ -142,7 +142,7 @@ def commit_batch(connection: sqlite3.Connection, batch: Sequence[Transition], no
     Raises:
         sqlite3.Error: the whole batch must be rolled back.
     """
-    plan = Plan(now)
+    plan = RowPlan(now)
     fresh = [change for change in batch if change.guard == GUARD_FRESH]
     answers: dict[str, str] = {}
     limited: set[str] = set()
@@ -215,7 +215,7 @@ def _last_seq(connection: sqlite3.Connection, change: Transition) -> int:
     return connection.execute(_LAST_SEQ, (change.run_id,)).fetchone()[0] or 0
 
 
-def write(connection: sqlite3.Connection, plan: Plan) -> None:
+def write(connection: sqlite3.Connection, plan: RowPlan) -> None:
     """Write the rows of a plan, one statement per table and shape."""
     if plan.activations:
         chunked(connection, _ACTIVATE, plan.activations, 4, (plan.now,))
@@ -258,7 +258,7 @@ def decide_batch(
         sqlite3.Error: the whole must be rolled back.
     """
     results: Decisions = {}
-    plan = Plan(now)
+    plan = RowPlan(now)
     for locked in _look(connection, sorted(set(run_ids)), now, results):
         run_id, row = locked.row.run_id, locked.row
         try:

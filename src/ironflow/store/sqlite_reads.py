@@ -26,7 +26,7 @@ from ironflow.model.suspicion import Suspects, Suspicion
 from ironflow.model.wait import CLAIMABLE, WaitRow
 from ironflow.store import rows
 from ironflow.store.dialect import SHARED, SQLITE, Statement, load
-from ironflow.store.reader import Expired, RunFilter, Standing
+from ironflow.store.reader import Expired, RunFilter, Standing, Unowned
 from ironflow.store.sqlite_connection import connect, explain, explained
 
 #: Rows that are looked up one by one in the loop; more are looked up in the thread.
@@ -45,7 +45,6 @@ class SqliteReads:
         with explained(name):
             self._near = connect(path, read_only=True, cache_kib=16 * 1024)
             self._far = connect(path, read_only=True, cache_kib=16 * 1024)
-        self._walk = rows.Walk()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ironflow-reader")
 
     def now(self) -> int:
@@ -216,10 +215,10 @@ class SqliteReads:
         """See `Store.expired_reservations`."""
         return [run_id for (run_id,) in self._read("expired_reservations", now=self.now(), limit=limit)]
 
-    async def unowned(self, older_than: int, limit: int) -> list[str]:
+    async def unowned(self, older_than: int, limit: int, after: str = "") -> Unowned:
         """See `Store.unowned`."""
-        named = {"after": self._walk.after, "page": rows.Walk.PAGE, "older_than": older_than, "limit": limit}
-        return self._walk.went(await self._read_far("unowned", **named), limit)
+        named = {"after": after, "page": rows.LIVE_PAGE, "older_than": older_than, "limit": limit}
+        return rows.unowned(await self._read_far("unowned", **named), limit)
 
     async def overdue(self, older_than: int, limit: int) -> list[str]:
         """See `Store.overdue`."""

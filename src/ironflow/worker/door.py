@@ -172,7 +172,10 @@ class Door:
     def _execution(self, spec: WorkflowSpec, head: RunHead, history: History) -> Execution:
         worker = self.worker
         limit = worker.settings.max_payload_bytes
-        return Execution(spec, head, history, chance=self._chance, strict=worker.strict, limit=limit)
+        has_database = worker.port.transactions
+        return Execution(
+            spec, head, history, chance=self._chance, strict=worker.strict, limit=limit, transactions=has_database
+        )
 
     def _first_plan(self, execution: Execution, head: RunHead, new_seq: int) -> Plan:
         now = self.worker.port.now()

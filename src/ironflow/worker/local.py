@@ -36,18 +36,19 @@ class LocalPort:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.name = store.name
+        self.transactions = True
         self.exclusive_transactions = store.exclusive_transactions
         self.now: Callable[[], int] = store.now
         self.submit: Callable[[Transition], str | Awaitable[str]] = store.submit
 
     @property
-    def live_segments(self) -> int:
+    def concurrent_writers(self) -> int:
         """See `Port`."""
-        return self._store.live_segments
+        return self._store.concurrent_writers
 
-    @live_segments.setter
-    def live_segments(self, count: int) -> None:
-        self._store.live_segments = count
+    @concurrent_writers.setter
+    def concurrent_writers(self, count: int) -> None:
+        self._store.concurrent_writers = count
 
     async def begin(self, body: Callable[[Any], Any], *, deadline_ms: int) -> tuple[Any, OpenTransaction]:
         """See `Store.begin`."""

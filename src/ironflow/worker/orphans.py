@@ -1,23 +1,40 @@
 """Bodies that outlived their segment: the run was taken from this worker while a step of it still executed here.
 
 If the run was only paused, it may come back to this very process before the body ended, and then the new segment adopts
-the body: it is never started a second time beside itself. If somebody else owns the run, the body is cancelled.
+the body: it is never started a second time beside itself. If it is being cancelled, its body is told to end, and the
+segment that undoes the run waits for that end first, where it is this process's. If somebody else owns the run, the
+body is cancelled.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
 from ironflow.engine.bodies import Body
 from ironflow.engine.plan import StepRun
 from ironflow.engine.segment import Segment
+from ironflow.model import journal as j
+
+if TYPE_CHECKING:
+    from ironflow.worker.worker import Worker
+
+log = logging.getLogger("ironflow.worker")
 
 #: More of them than this are forgotten, oldest first; a forgotten one ends by itself and its result is dropped.
 MOST = 1_000
+#: How often a worker looks whose a run is by now that a person took from it in the middle of a body, seconds.
+LOOK_AGAIN_S = 1.0
+#: What people do to a run that may come back to the process it was taken from.
+BY_A_PERSON = frozenset({j.RUN_PAUSED, j.RUN_UNPAUSED, j.CANCEL_REQUESTED})
 
 
 class Orphans:
     """Bodies without a segment, by run, step and try: the identity under which a journal asks for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._bodies: dict[tuple[str, str, int], Body] = {}
 
     def keep(self, segment: Segment) -> None:
@@ -44,3 +61,38 @@ class Orphans:
         for body in cancelled:
             body.cancel()
         return [body for body in cancelled if body.task is not None and not body.task.done()]
+
+    async def look_after(self, run_id: str, execution_seq: int) -> None:
+        """Decide what becomes of the bodies that a segment of this number left: kept while the run may come back."""
+        try:
+            while self.of(run_id) and await self._may_come_back(run_id, execution_seq):
+                if run_id in self._worker.segments or not self._executes(run_id):
+                    return  # it came back; or its bodies have ended, and what they said waits for it
+                # Who takes the run tells nobody here, and a body must not go on for long beside its successor.
+                await asyncio.sleep(LOOK_AGAIN_S)
+        except Exception as error:
+            log.warning("why run %s was lost could not be read: %s", run_id, error)
+        self.cancel(run_id)
+
+    async def _may_come_back(self, run_id: str, execution_seq: int) -> bool:
+        """Whether nobody but a person took the run, so that it may come back here (or has: then it is adopted)."""
+        worker = self._worker
+        owner = await worker.port.owner(run_id, since=execution_seq)
+        if run_id in worker.segments or run_id in worker.taking:
+            return True  # asked behind the look: what came back meanwhile looks like somebody else's there
+        if owner is None or not owner.kinds or not owner.kinds <= BY_A_PERSON:
+            return False
+        if j.CANCEL_REQUESTED in owner.kinds:
+            self._stop(run_id)
+        return True
+
+    def _executes(self, run_id: str) -> bool:
+        """Whether a body of this run has not ended yet."""
+        bodies = (body for (owner, _, _), body in self._bodies.items() if owner == run_id)
+        return any(body.task is not None and not body.task.done() for body in bodies)
+
+    def _stop(self, run_id: str) -> None:
+        """Tell the bodies of a run to end, and keep them: whoever adopts one waits for its end and drops its result."""
+        for (owner, _, _), body in self._bodies.items():
+            if owner == run_id and not body.cancelled:
+                body.cancel()

@@ -36,8 +36,9 @@ class Owner:
 class Port(Outside, Protocol):
     """See the module's docstring. What cannot be reached raises StoreUnreachable or ServerUnreachable."""
 
-    #: how many segments this process executes: whoever commits knows from it whether waiting for company pays
-    live_segments: int
+    #: how many may write at the same time, which are the segments that this process executes: whoever commits knows
+    #: from it whether waiting for company pays
+    concurrent_writers: int
 
     @property
     def name(self) -> str:

@@ -23,7 +23,6 @@ from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan,
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
 from ironflow.errors import OUTAGES, AccessError
-from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
@@ -90,7 +89,7 @@ class Worker:
         #: run ids whose activation is under way
         self.taking: set[str] = set()
         self.parked = Parked(settings.parked_instances)
-        self.orphans = Orphans()
+        self.orphans = Orphans(self)
         self.nominal = Nominal(self)
         self.door = Door(self)
         self.isolation = Isolation(self, reach)
@@ -270,7 +269,7 @@ class Worker:
         if segment.watch is not None:
             segment.watch.lost(given_back=self.stopping)
         if not self.stopping:
-            self.spawn(self._after_loss(segment.head.run_id, segment.head.execution_seq))
+            self.spawn(self.orphans.look_after(segment.head.run_id, segment.head.execution_seq))
         self._slot_free(segment.head)
 
     def _slot_free(self, head: RunHead) -> None:
@@ -280,21 +279,6 @@ class Worker:
         # A place in its lanes is free, too, and whoever waits for it may be anybody's.
         self.dispatcher.wake()
         self.session.tell_queue(lane=True)
-
-    async def _after_loss(self, run_id: str, execution_seq: int) -> None:
-        try:
-            if self.orphans.of(run_id) and await self._only_paused(run_id, execution_seq):
-                return
-        except Exception as error:
-            log.warning("why run %s was lost could not be read: %s", run_id, error)
-        self.orphans.cancel(run_id)
-
-    async def _only_paused(self, run_id: str, execution_seq: int) -> bool:
-        """Whether nobody but a person took the run, so that it may come back here (or has: then it is adopted)."""
-        if run_id in self.segments or run_id in self.taking:
-            return True
-        owner = await self.port.owner(run_id, since=execution_seq)
-        return owner is not None and bool(owner.kinds) and owner.kinds <= {j.RUN_PAUSED, j.RUN_UNPAUSED}
 
     def adopt(self, run_id: str, step: StepRun) -> Body | None:
         """See `Orphans.adopt`."""
@@ -375,7 +359,7 @@ class Worker:
             log.error("a task of the worker failed", exc_info=error)
 
     def _count(self) -> None:
-        self.port.live_segments = len(self.segments)
+        self.port.concurrent_writers = len(self.segments)
 
 
 def _say_end(head: RunHead, leave: Leave) -> None:

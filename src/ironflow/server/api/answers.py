@@ -27,6 +27,7 @@ from ironflow.errors import (
 from ironflow.model.run import RunRow
 from ironflow.server import access, paging
 from ironflow.server.access import Caller
+from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.shown import Problem
 
@@ -45,7 +46,13 @@ async def _node(request: HttpRequest) -> Node:  # a plain function would be call
     return node
 
 
+async def _catalogue(request: HttpRequest) -> Catalogue:
+    catalogue: Catalogue = request.app.state.catalogue
+    return catalogue
+
+
 NodeHere = Annotated[Node, Depends(_node)]
+CatalogueHere = Annotated[Catalogue, Depends(_catalogue)]
 # Who may use an endpoint; the document says it, too, as roles that the key needs one of.
 Viewer = Annotated[Caller, Security(access.org("viewer"), scopes=["viewer"])]
 Developer = Annotated[Caller, Security(access.org("developer"), scopes=["developer"])]

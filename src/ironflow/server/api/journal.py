@@ -125,7 +125,7 @@ async def events(
         except StoreError:  # while the database is away, no key is revoked
             return True
 
-    return _EventStream(frames(tail, run_id, after, allowed), access, caller)
+    return _EventStream(frames(tail, run_id, after, allowed, caller.scope), access, caller)
 
 
 class _EventStream(StreamingResponse):

@@ -29,7 +29,7 @@ from ironflow.errors import (
 from ironflow.model.ids import LONGEST_NAME
 from ironflow.model.run import QUEUED, RunRow
 from ironflow.server import paging, schemas, shown, whole
-from ironflow.server.access import Caller
+from ironflow.server.access import Caller, only
 from ironflow.server.api.answers import (
     BODY,
     PREFIX,
@@ -110,7 +110,7 @@ class _Create(APIRoute):
         caller, given = get_args(Developer)[1].dependency, body(RunStart)
 
         async def handle(request: Request) -> Response:
-            key = _utf8(request.headers.get("idempotency-key"), "Idempotency-Key")
+            key = _utf8(only(request, "Idempotency-Key"), "Idempotency-Key")
             if key is not None and not 1 <= len(key) <= LONGEST_NAME:
                 raise InvalidRequest(f"the header Idempotency-Key must have 1 to {LONGEST_NAME} characters", hint="")
             asked = await caller(request), await given(request)

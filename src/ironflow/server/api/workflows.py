@@ -12,8 +12,9 @@ from ironflow.engine.declared import Declared, unknown
 from ironflow.errors import InvalidCursor, WorkflowUnknown
 from ironflow.server import paging, shown
 from ironflow.server.access import Caller
-from ironflow.server.api.answers import BODY, PREFIX, Developer, NodeHere, Viewer, errors, page
+from ironflow.server.api.answers import BODY, PREFIX, CatalogueHere, Developer, NodeHere, Viewer, errors, page
 from ironflow.server.bodies import Json, accepts, body
+from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.schemas import Nothing, PageQuery
 
@@ -23,13 +24,13 @@ router = APIRouter(prefix=PREFIX, tags=["workflows"])
 _ANYTHING: dict[str, Any] = {}
 
 
-async def workflow_row(node: Node, caller: Caller, name: str) -> dict[str, Any]:
+async def workflow_row(catalogue: Catalogue, caller: Caller, name: str) -> dict[str, Any]:
     """A workflow as workers of the caller's scope have registered it.
 
     Raises:
         WorkflowUnknown: none has; those that there are are named.
     """
-    rows = {str(row["name"]): row for row in await node.store.workflows(caller.scope)}
+    rows = await catalogue.rows(caller.scope)
     if name not in rows:
         raise unknown(name, rows)
     return rows[name]
@@ -40,12 +41,12 @@ async def workflow_row(node: Node, caller: Caller, name: str) -> dict[str, Any]:
     operation_id="listWorkflows",
     responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Workflow)}},
 )
-async def list_(node: NodeHere, caller: Viewer, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_(catalogue: CatalogueHere, caller: Viewer, query: Annotated[PageQuery, Query()]) -> Response:
     """List the workflows that workers have registered, by name."""
     asked = {"workflows": [*caller.scope]}
     last = paging.position(asked, query.cursor, (str,))
-    rows = sorted(await node.store.workflows(caller.scope), key=lambda row: str(row["name"]))
-    rows = [row for row in rows if last is None or row["name"] > last[0]]
+    found = (await catalogue.rows(caller.scope)).values()
+    rows = sorted((row for row in found if last is None or row["name"] > last[0]), key=lambda row: str(row["name"]))
     return Json(page(rows, query.limit, asked, lambda row: (row["name"],), views.workflow))
 
 
@@ -60,9 +61,9 @@ async def list_(node: NodeHere, caller: Viewer, query: Annotated[PageQuery, Quer
         },
     },
 )
-async def input_schema(node: NodeHere, caller: Viewer, name: str) -> Response:
+async def input_schema(catalogue: CatalogueHere, caller: Viewer, name: str) -> Response:
     """What a workflow takes as input, as JSON Schema."""
-    found = Declared(await workflow_row(node, caller, name)).input_schema
+    found = Declared(await workflow_row(catalogue, caller, name)).input_schema
     return Json(found if found is not None else _ANYTHING)
 
 
@@ -73,10 +74,14 @@ async def input_schema(node: NodeHere, caller: Viewer, name: str) -> Response:
     openapi_extra=accepts(Nothing, required=False),
 )
 async def pause(
-    node: NodeHere, caller: Developer, name: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
+    node: NodeHere,
+    catalogue: CatalogueHere,
+    caller: Developer,
+    name: str,
+    _: Annotated[Nothing, Depends(body(Nothing, optional=True))],
 ) -> Response:
     """Hold a workflow: its runs are created and stay queued; executing ones go on."""
-    await workflow_row(node, caller, name)
+    await workflow_row(catalogue, caller, name)
     changed = await node.store.pause_workflow(name, caller.actor, caller.scope)
     return await _switched(node, caller, name, changed=changed)
 
@@ -88,10 +93,14 @@ async def pause(
     openapi_extra=accepts(Nothing, required=False),
 )
 async def resume(
-    node: NodeHere, caller: Developer, name: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
+    node: NodeHere,
+    catalogue: CatalogueHere,
+    caller: Developer,
+    name: str,
+    _: Annotated[Nothing, Depends(body(Nothing, optional=True))],
 ) -> Response:
     """Let a paused workflow go on."""
-    await workflow_row(node, caller, name)
+    await workflow_row(catalogue, caller, name)
     changed = await node.store.resume_workflow(name, caller.actor, caller.scope)
     if changed:
         node.queued()
@@ -108,6 +117,6 @@ async def _switched(node: Node, caller: Caller, name: str, *, changed: bool) -> 
     operation_id="getWorkflow",
     responses={**errors(WorkflowUnknown), 200: {"model": shown.Workflow}},
 )
-async def get(node: NodeHere, caller: Viewer, name: str) -> Response:
+async def get(catalogue: CatalogueHere, caller: Viewer, name: str) -> Response:
     """A workflow: its version, the tags it asks of workers, what it declares of itself, and whether it is held."""
-    return Json(views.workflow(await workflow_row(node, caller, name)))
+    return Json(views.workflow(await workflow_row(catalogue, caller, name)))

@@ -48,10 +48,12 @@ select at, exists (select 1 from dispatch_queue where status = 'delayed' and eli
     or exists (select 1 from dispatch_queue where blocked_lane is not null)
 from clock
 
+-- Rows are counted as they are locked: what somebody else has in hand takes no place in the page. Nothing is waited for,
+-- so the earliest may come first, whatever their ids.
 -- name: promote_due
 with due as materialized (
     select run_id from dispatch_queue where status = 'delayed' and eligible_at <= :now
-    order by run_id for update skip locked
+    order by eligible_at limit :limit for update skip locked
 )
 update dispatch_queue q set status = 'ready' from due where q.run_id = due.run_id returning q.run_id
 
