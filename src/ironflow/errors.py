@@ -5,7 +5,7 @@
     Exception
     └── IronflowError
         ├── StoreError               the database
-        │   ├── StoreUnreachable · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull
+        │   ├── StoreUnreachable · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull · EngineClosed
         ├── ServerError              the HTTP server, as its clients and workers see it
         │   ├── ServerUnreachable · ServerStopping
         ├── AccessError              who asks may not
@@ -133,6 +133,14 @@ class StoreFull(StoreError):
     status = 507
     summary = "the store has no space left"
     advice = "Free disk space; runs go on by themselves afterwards."
+
+
+class EngineClosed(StoreError):
+    """This program has closed the engine that it asks, or has not opened it yet."""
+
+    code = "ENGINE_CLOSED"
+    summary = "the engine is not open"
+    advice = "Open it (again). Its runs are not harmed: whoever works on the database goes on with them."
 
 
 # ---- the server ------------------------------------------------------------------------------------------

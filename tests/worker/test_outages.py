@@ -12,7 +12,7 @@ from tests.recovery.kit import until
 
 from ironflow import Context, Engine, step, workflow
 from ironflow.config import Settings
-from ironflow.errors import StoreUnreachable
+from ironflow.errors import EngineClosed
 from ironflow.store import postgres_link
 from ironflow.testing.postgres import PostgresServer
 
@@ -75,5 +75,5 @@ async def test_an_outage_is_a_line_per_part_and_no_traceback(
     assert sum("a pass of capacity-scanner failed" in line for line in told) == 1, told
     assert not [record for record in caplog.records if record.exc_info]
     assert not [line for line in told if "given up" in line], "nothing executed here, so nothing is given up"
-    with pytest.raises(StoreUnreachable):
+    with pytest.raises(EngineClosed):
         await engine.get("anything")

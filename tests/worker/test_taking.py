@@ -283,7 +283,7 @@ def _pauses_of(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> list[
     wait_for = asyncio.wait_for
 
     async def noted(awaitable: Any, timeout: float | None) -> Any:
-        if asyncio.current_task() is dispatcher._task and timeout is not None:
+        if asyncio.current_task() is dispatcher._standing._task and timeout is not None:
             pauses.append(timeout)
         return await wait_for(awaitable, timeout)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.recovery.kit import quick, until
 
 import ironflow
-from ironflow.runtime import engine as runtime
+from ironflow.runtime import waiting as runtime
 
 MANY = 300
 

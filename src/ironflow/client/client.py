@@ -72,7 +72,7 @@ class Client(Synchronous):
 
     @property
     def _connection(self) -> Connection:
-        self._check_loop()
+        self._check_here()
         return self._opened
 
     def __repr__(self) -> str:

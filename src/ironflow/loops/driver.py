@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from ironflow.errors import OUTAGES, IronflowError
 from ironflow.model.transition import Decisions, Transition
-from ironflow.tasks import begin
+from ironflow.tasks import Standing
 
 log = logging.getLogger("ironflow.loops")
 
@@ -98,13 +98,11 @@ class Driver:
         self.counts: dict[str, int] = {}
         self._outage = Outage(log, f"a pass of {loop.name}")
         self._kick = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
+        self._standing = Standing(self._drive, f"ironflow-{loop.name}", log)
 
     def start(self) -> None:
         """Begin driving, in a task of the running loop."""
-        self._stopping = False
-        self._task = begin(self._drive(), name=f"ironflow-{self.loop.name}")
+        self._standing.start()
 
     def kick(self) -> None:
         """Ask for a pass now."""
@@ -116,19 +114,12 @@ class Driver:
         Cancelling it would be sound, but not kind: what a waker has claimed and not handed on yet would sleep until the
         sweep of stale claims finds it.
         """
-        task, self._task = self._task, None
-        if task is None:
-            return
-        self._stopping = True
+        self._standing.dismiss()
         self._kick.set()
-        try:
-            await asyncio.wait({task}, timeout=LAST_PASS_S)
-        finally:
-            task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await self._standing.stop(LAST_PASS_S)
 
     async def _drive(self) -> None:
-        while not self._stopping:
+        while self._standing.wanted:
             self._kick.clear()
             more = False
             try:
@@ -143,7 +134,7 @@ class Driver:
             except Exception:
                 self.failures += 1
                 log.exception("a pass of %s failed; the next one follows in %s s", self.loop.name, self.interval_s)
-            if not more and not self._stopping:
+            if not more and self._standing.wanted:
                 try:
                     await asyncio.wait_for(self._kick.wait(), self.interval_s)
                 except TimeoutError:

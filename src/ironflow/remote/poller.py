@@ -17,7 +17,7 @@ from ironflow.loops.driver import Outage
 from ironflow.model import wire
 from ironflow.model.capacity import RunHead
 from ironflow.remote.crowd import Crowd, Promise
-from ironflow.tasks import begin
+from ironflow.tasks import Standing, begin
 
 if TYPE_CHECKING:
     from ironflow.remote.port import HttpPort
@@ -50,18 +50,16 @@ class Poller:
         self._crowd = Crowd(worker.isolation, self._return)
         #: under which session the crowd's promises were made
         self._crowd_of = ""
-        self._task: asyncio.Task[None] | None = None
+        self._standing = Standing(self._run, "ironflow-poller", log)
 
     def start(self) -> None:
         """Begin to take runs."""
-        self._task = begin(self._run(), name="ironflow-poller")
+        self._standing.start()
 
     async def stop(self, patience: float) -> None:
         """Ask for nothing more; what was handed out already may enter within so many seconds."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        until = asyncio.get_running_loop().time() + patience
+        await self._standing.stop()
         if promises := self._crowd.disperse():
             self._return(promises)
         if self._taking:
@@ -69,13 +67,14 @@ class Poller:
         for taking in self._taking:
             taking.cancel()
         await asyncio.gather(*self._taking, return_exceptions=True)
+        await self.worker.door.stop(max(0.0, until - asyncio.get_running_loop().time()))
 
     def wake(self) -> None:
         """A slot may be free, or the session may be known again."""
         self._kick.set()
         if self._session.row.session_id != self._crowd_of:
             self._crowd.disperse()  # others took this worker for dead: nothing is promised to it any more
-        elif self._task is not None and self._session.registered:
+        elif self._standing.wanted and self._session.registered:
             self._crowd.move_up()
 
     told = wake

@@ -24,7 +24,7 @@ from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
-from ironflow.tasks import begin
+from ironflow.tasks import GOES_ON_S, Standing
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process, worker_name
@@ -91,7 +91,7 @@ class RemoteSession:
         self._port = port
         self.row = self._new_row(alone)
         self._heartbeat: Heartbeat | None = None
-        self._stream: asyncio.Task[None] | None = None
+        self._stream = Standing(self._listen, "ironflow-liveness", log)
         self._loop = asyncio.get_running_loop()
         port.connection.on_refused = self._key_refused
         self._outage = Outage(log, "the liveness stream")
@@ -127,7 +127,7 @@ class RemoteSession:
         self._port.renewed(asked_at)
         self.registered = True
         self._heartbeat = self._start_heartbeat()
-        self._stream = begin(self._listen(), name="ironflow-liveness")
+        self._stream.start()
 
     async def _register(self) -> dict[str, Any]:
         row = self.row
@@ -174,14 +174,8 @@ class RemoteSession:
             log.warning("the session could not be closed; it will expire: %s", error)
         finally:
             self._unlock()
-            await self._stop_listening()
+            await self._stream.stop()
             await self._port.close()
-
-    async def _stop_listening(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.cancel()
-            await asyncio.gather(stream, return_exceptions=True)
 
     async def _stop_heartbeat(self) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -294,10 +288,21 @@ class RemoteSession:
         log.warning("session %s is unknown to the server; giving up what it held and registering anew",
                     self.row.session_id)  # fmt: skip
         self.worker.forgotten(self.row.session_id)
-        self.worker.spawn(self._reopen())
+        self._register_anew()
+
+    def _register_anew(self) -> None:
+        if not self._closed:
+            self.worker.spawn(self._reopen())
 
     async def _reopen(self) -> None:
-        await self._stop_listening()
+        try:
+            await self._until_reopened()
+        except asyncio.CancelledError:  # by the worker's end, or by somebody whose affair it is not
+            self._loop.call_later(GOES_ON_S, self._register_anew)
+            raise
+
+    async def _until_reopened(self) -> None:
+        await self._stream.stop()
         await self._stop_heartbeat()
         self._unlock()
         pause = REGISTER_AGAIN_S

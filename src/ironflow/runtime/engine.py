@@ -2,14 +2,18 @@
 
 Translation only: every method is one call of a command, a read, or a wait. The synchronous form runs the same engine
 on a loop in a thread (`engine.wait(coroutine)`); there are no twin classes.
+
+A caller that is cancelled stops waiting and no more: a start or a command that has been submitted is followed by what
+follows from it, and an engine that was half open, or half closed, is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import os
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from ironflow.codec.values import parse
@@ -20,9 +24,7 @@ from ironflow.engine.history import History
 from ironflow.engine.registry import Registry
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold, holds
-from ironflow.errors import InvalidInput, RunNotFound
-from ironflow.model import journal as j
-from ironflow.model import run as runs
+from ironflow.errors import EngineClosed, InvalidInput, RunNotFound
 from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
@@ -32,9 +34,11 @@ from ironflow.observe.observation import Observation
 from ironflow.runtime.bell import Bell
 from ironflow.runtime.handle import Run, RunView, look
 from ironflow.runtime.thread import Synchronous
+from ironflow.runtime.waiting import Waiting
 from ironflow.store import connect
 from ironflow.store.base import Store
 from ironflow.store.reader import RunFilter
+from ironflow.tasks import Errands, through
 from ironflow.worker.local import embedded
 from ironflow.worker.results import Results
 from ironflow.worker.worker import Worker
@@ -42,11 +46,11 @@ from ironflow.worker.worker import Worker
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-#: How long a wait for a run of another process pauses between two looks, seconds: from, to.
-LOOK = (0.01, 0.5)
-#: All waits of a process together look no more often than once in so many seconds: thousands that wait for runs which
-#: sleep for a week must not keep the loop busy. An end in this process is told at once, however many there are.
-LOOK_EACH_S = 0.0005
+#: An engine whose opening is cancelled is opened first and then closed, if that takes no longer than this, seconds: a
+#: file that a thread is opening cannot be let go of. And how long the parts of one that is closed may take.
+OPENING_S, CLOSING_S = 1.0, 5.0
+#: Commands under way when the engine is closed may end within so many seconds.
+LAST_ERRANDS_S = 1.0
 
 
 class Engine(Synchronous):
@@ -81,8 +85,9 @@ class Engine(Synchronous):
         self.url = url or self.settings.database_url
         self.registry = Registry(workflow.spec for workflow in workflows or ())
         self.results = Results()
-        #: how many wait for the end of a run
-        self._waits = 0
+        self._errands = Errands()
+        self._is_open = False
+        self._waiting = Waiting(self.results, self._executes)
         self._store: Store
         self.worker: Worker | None = None
         #: as whom this process cancels, pauses, resumes and retries
@@ -97,43 +102,62 @@ class Engine(Synchronous):
 
     @property
     def store(self) -> Store:
-        """The open database."""
-        self._check_loop()
+        """The open database.
+
+        Raises:
+            EngineClosed: it is not open.
+        """
+        self._check_here()
+        if not self._is_open:
+            raise EngineClosed()
         return self._store
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Engine:
         guard.install()
+        try:
+            await through(self._open(), OPENING_S)
+        except BaseException:
+            await self.close(drain_ms=0)
+            raise
+        return self
+
+    async def _open(self) -> None:
+        self._process = os.getpid()
         self._store = await connect(self.url)
-        self._bell = Bell(self.store)
         async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(self.store.close)
+            undo.push_async_callback(self._store.close)
+            self._bell = Bell(self._store)
             self._observation = self._given_observation or self._observe()
             if self._given_observation is None:
                 undo.push_async_callback(self._observation.close)
-            self.store.observe(self._observation.observer)
-            if self._with_worker:
-                self.worker = self._new_worker()
+            self._store.observe(self._observation.observer)
             if self._metrics_address is not None:
                 self._observation.listen(self._metrics_address)
-            if self.worker is not None:
-                await self.worker.start()
+            worker = self._new_worker() if self._with_worker else None
+            if worker is not None:
+                undo.push_async_callback(worker.stop, drain_ms=0)
+                await worker.start()
             undo.pop_all()
-        return self
+        self.worker, self._is_open = worker, True
+        self._waiting.open()
 
     def _observe(self) -> Observation:
-        observation = Observation(self.store.now, metrics=self._metrics_address is not None)
+        observation = Observation(self._store.now, metrics=self._metrics_address is not None)
         if self._with_worker:
-            observation.look_at_queue(of_routes(self.store.backlog, self._takes))
+            observation.look_at_queue(of_routes(self._store.backlog, self._takes))
         return observation
+
+    def _executes(self, run_id: str) -> bool:
+        return self.worker is not None and run_id in self.worker.segments
 
     def _takes(self, route: str) -> bool:
         return self.worker is not None and self.worker.session.can_take(route)
 
     def _new_worker(self) -> Worker:
         worker = embedded(
-            self.store,
+            self._store,
             self.registry,
             self.settings,
             self.results,
@@ -147,14 +171,38 @@ class Engine(Synchronous):
         return worker
 
     async def close(self, *, drain_ms: int | None = None) -> None:
-        """Leave: let what executes here end within the drain limit, give the rest back, close the database."""
-        if self.worker is not None:
+        """Leave: let what executes here end within the drain limit, give the rest back, close the database.
+
+        Cancelled, it has no more patience and does all the same. Whoever waits for a run is told by `EngineClosed`. A
+        second call does nothing.
+        """
+        if not self._is_open:
+            return
+        try:
+            await self._stop_worker(drain_ms)
+        finally:
+            await through(self._close_parts(), CLOSING_S)
+
+    async def _stop_worker(self, drain_ms: int | None) -> None:
+        if self.worker is None:
+            return
+        try:
             await self.worker.stop(drain_ms=drain_ms)
+        except asyncio.CancelledError:
+            await self.worker.stop(drain_ms=0)
+            raise
+        finally:
             self.worker = None
-        await self._bell.close()
-        if self._given_observation is None:
-            await self._observation.close()
-        await self.store.close()
+
+    async def _close_parts(self) -> None:
+        async with contextlib.AsyncExitStack() as parts:
+            parts.push_async_callback(self._store.close)
+            if self._given_observation is None:
+                parts.push_async_callback(self._observation.close)
+            parts.push_async_callback(self._bell.close)
+            parts.push_async_callback(self._errands.close, LAST_ERRANDS_S)
+            self._is_open = False
+            self._waiting.close()
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -181,16 +229,14 @@ class Engine(Synchronous):
             nonlocal entered
             self.take_on(row.run_id)
             entered = await self._start_here(row, created, lanes)
+            if entered is None:
+                entered = await self._enqueue(row, created, lanes)
             return entered
 
         limit = self.settings.max_payload_bytes
-        here = None if self.worker is None else enter
-        row, new = await starting.create(self.store, wf.spec, input, options, limit, enter=here)
-        if entered != APPLIED:  # it is in the queue, under an id of its own, or it was there before
-            self.take_on(row.run_id)
-            self._enqueued(row)
-        if new and self._observation.observer is not None:
-            self._observation.observer.created(row)
+        row, new = await starting.create(self.store, wf.spec, input, options, limit, enter=enter)
+        if entered != APPLIED:  # it is in the queue under an id of its own, or it was there before
+            self._enqueued(row, new=new)
         return Run(self, row.run_id, wf, created=new)
 
     @overload
@@ -240,7 +286,29 @@ class Engine(Synchronous):
             and worker.session.can_take(row.route)
         )
 
-    def _enqueued(self, row: RunRow) -> None:
+    async def _enqueue(self, row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str:
+        """Create a run in the queue. That it is told of follows from the store's answer, whoever still waits for it."""
+        answer = self.store.submit(starting.queued(row, created, lanes))
+        if isinstance(answer, str):
+            self._submitted(row, answer)
+            return answer
+        future = asyncio.ensure_future(answer)
+        future.add_done_callback(partial(self._answered, row))
+        return await asyncio.shield(future)
+
+    def _answered(self, row: RunRow, answer: asyncio.Future[str]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._submitted(row, answer.result())
+
+    def _submitted(self, row: RunRow, word: str) -> None:
+        if word == APPLIED and self._is_open:
+            self._enqueued(row, new=True)
+
+    def _enqueued(self, row: RunRow, *, new: bool) -> None:
+        """A run is in the queue, or was there: whoever may take it looks."""
+        if new and self._observation.observer is not None:
+            self._observation.observer.created(row)
+        self.take_on(row.run_id)
         worker = self.worker
         if worker is not None:
             if row.scheduled_at is not None:
@@ -307,7 +375,11 @@ class Engine(Synchronous):
         return await self._carried_out(run_id, commands.retry(self.store, run_id, self.actor, restart=restart))
 
     async def _carried_out(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
-        """Whether a command changed a run; a worker of this process, which no notification reaches, looks at once."""
+        """Whether a command changed a run. Whoever executes it is told, also where nobody waits for this any more."""
+        return await self._errands.run(self._carry_out(run_id, command))
+
+    async def _carry_out(self, run_id: str, command: Coroutine[Any, Any, bool]) -> bool:
+        """Do it; a worker of this process, which no notification reaches, looks at once."""
         changed = await command
         if self.worker is not None:
             await self.worker.check(run_id)
@@ -322,44 +394,6 @@ class Engine(Synchronous):
 
         Raises:
             RunNotFound: no such run.
+            EngineClosed: the engine was closed meanwhile. The run is not harmed by that.
         """
-        self._check_loop()
-        self._waits += 1
-        try:
-            return await self._wait_end(run_id)
-        finally:
-            self._waits -= 1
-
-    async def _wait_end(self, run_id: str) -> tuple[str, str | None]:
-        pause, longest = LOOK
-        while True:
-            most = max(longest, self._waits * LOOK_EACH_S)
-            waiter = self.results.waiter(run_id)  # before the look: an end in between must not be missed
-            try:
-                local = self.worker is not None and run_id in self.worker.segments
-                if not local:
-                    found = await self._outcome(run_id)
-                    if found is not None:
-                        return found
-                # By chance, so that those which began together do not all look in one moment for ever.
-                async with asyncio.timeout(most if local else pause * random.uniform(0.5, 1.0)):
-                    return await waiter
-            except TimeoutError:
-                if waiter.done() and not waiter.cancelled():
-                    return waiter.result()
-                pause = min(pause * 2, most)
-            finally:
-                self.results.forget(run_id, waiter)
-
-    async def _outcome(self, run_id: str) -> tuple[str, str | None] | None:
-        row = await self.store.run(run_id)
-        if row is None:
-            raise RunNotFound(f"no run has the id {run_id!r}")
-        if row.state == runs.PAUSED:
-            return row.state, None
-        if not row.ended:
-            return None
-        for event in reversed(await self.store.journal(run_id)):
-            if event.kind in j.TERMINAL_KINDS:
-                return row.state, event.payload
-        return row.state, None
+        return await self._waiting.end(self.store, run_id)

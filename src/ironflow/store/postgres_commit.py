@@ -150,12 +150,13 @@ class Batcher:
             return future
         self._waiting.append((transition, future))
         wake = self._wake
-        if wake is not None:
+        if self._task is None or self._task.done():  # not begun yet, or ended by somebody who cancels all tasks
+            self._wake = None
+            self._task = begin(self._work(), name="ironflow-commit")
+        elif wake is not None:
             self._wake = None
             if not wake.done():
                 wake.set_result(None)
-        elif self._task is None:
-            self._task = begin(self._work(), name="ironflow-commit")
         return future
 
     async def close(self) -> None:

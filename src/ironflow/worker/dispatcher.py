@@ -21,7 +21,7 @@ from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
 from ironflow.loops.waker import Waker
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
-from ironflow.tasks import begin
+from ironflow.tasks import Standing
 from ironflow.worker.door import head_of
 from ironflow.worker.entering import Entering
 from ironflow.worker.session import Session
@@ -86,11 +86,11 @@ class Dispatcher:
         self._reserving = False
         self._outage = Outage(log, "a look for work")
         self._kick = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._standing = Standing(self._run, "ironflow-dispatcher", log)
 
     def start(self) -> None:
         """Begin to take runs and drive the loops."""
-        self._task = begin(self._run(), name="ironflow-dispatcher")
+        self._standing.start()
         for driver in self.drivers:
             driver.start()
 
@@ -101,16 +101,12 @@ class Dispatcher:
             patience: how long that may take, seconds. A round that waits for a database that is away is given up: what
                 it may have taken expires by itself.
         """
-        task, self._task = self._task, None
+        until = asyncio.get_running_loop().time() + patience
+        self._standing.dismiss()
         self._kick.set()
         await asyncio.gather(*(driver.stop() for driver in self.drivers))
-        if task is not None:
-            try:
-                await asyncio.wait({task}, timeout=patience)
-            finally:
-                task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await self._entering.stop(patience)
+        for part in (self._standing, self._entering, self.worker.door):
+            await part.stop(max(0.0, until - asyncio.get_running_loop().time()))
 
     def wake(self) -> None:
         """Something may be there to take."""
@@ -141,7 +137,7 @@ class Dispatcher:
             await self.session.look_around()
 
     async def _run(self) -> None:
-        while self._task is not None:
+        while self._standing.wanted:
             kicked = self._kick.is_set()
             self._kick.clear()
             try:
@@ -152,7 +148,7 @@ class Dispatcher:
             except Exception:
                 log.exception("a look for work failed; the next one follows in %s s", POLL_S)
                 again = False
-            if again and self._task is not None:
+            if again and self._standing.wanted:
                 await asyncio.sleep(FLOOR_S if self.worker.free <= 0 else 0)
                 continue
             await self._sleep()

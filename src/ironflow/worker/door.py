@@ -3,27 +3,32 @@
 A run is replayed outside any transaction and then activated with the first commit of its segment in one guarded write;
 where the guard no longer holds, the instance is dropped and nothing happened. Whatever is wrong with one run (its code
 does not fit its journal, its input cannot be read) becomes that run's end and never the others' of its batch.
+
+What follows from an activation follows from the store's answer, in a callback of it, and never from the patience of
+whoever asked: a caller that is cancelled stops waiting, and a run that is leased to this worker is executed by it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
-from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ironflow.engine import ending
 from ironflow.engine.execution import Execution
 from ironflow.engine.history import History
 from ironflow.engine.plan import Plan, activation
-from ironflow.errors import OUTAGES, IronflowError, PayloadTooLarge, ReplayError
+from ironflow.errors import OUTAGES, IronflowError, PayloadTooLarge, ReplayError, ServerUnreachable
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, RunHead
 from ironflow.model.journal import RUN_CREATED, Event
 from ironflow.model.run import RunRow
-from ironflow.model.transition import APPLIED, GUARD_FRESH, LOST, Transition
+from ironflow.model.transition import APPLIED, GUARD_FRESH, Transition
+from ironflow.worker.broken_off import BrokenOff
 
 if TYPE_CHECKING:
     from ironflow.engine.definitions import WorkflowSpec
@@ -37,20 +42,50 @@ log = logging.getLogger("ironflow.worker")
 FAILED = "failed"
 
 
+#: What the store said of an activation, or why it said nothing.
+Word = str | BaseException
+
+
 class Entry:
-    """One run on its way in: what was decided, and the store's answer to it."""
+    """One run on its way in: what was decided, and the store's word for it.
 
-    __slots__ = ("answer", "execution", "head", "last_seq", "plan", "seen", "token_hash")
+    `created`: the row of a run that is made with its activation, for a caller who is told of any error.
+    """
 
-    def __init__(self, head: RunHead, execution: Execution | None, plan: Plan, token_hash: str) -> None:
+    __slots__ = (
+        "_asked", "created", "execution", "head", "last_seq", "plan", "refusable", "seen", "token_hash", "word",
+    )  # fmt: skip
+
+    def __init__(
+        self, head: RunHead, execution: Execution | None, plan: Plan, token_hash: str, created: RunRow | None = None
+    ) -> None:
         self.head = head
-        #: the run as it was taken, for a second try, and the last number in its journal
-        self.seen = replace(head)
+        #: ends as a failed run if its first commit is too large
+        self.refusable = created is None
+        #: the run as it was taken, for that second try, and the last number in its journal
+        self.seen = replace(head) if self.refusable else head
         self.last_seq = 0
         self.execution = execution
         self.plan = plan
         self.token_hash = token_hash
-        self.answer: str | Awaitable[str] = LOST
+        self.created = created
+        #: None while it is not known
+        self.word: Word | None = None
+        #: whoever waits for it
+        self._asked: asyncio.Future[Word] | None = None
+
+    async def heard(self) -> Word:
+        """The word, once it is known; for one caller. One that is cancelled only stops waiting."""
+        if self.word is not None:
+            return self.word
+        self._asked = asyncio.get_running_loop().create_future()
+        return await self._asked
+
+    def settle(self, word: Word) -> None:
+        """It is known, and everything has followed from it."""
+        self.word = word
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(word)
 
 
 class Door:
@@ -59,6 +94,11 @@ class Door:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._chance = random.Random(int.from_bytes(os.urandom(8), "big")).random
+        self._under_way: set[Entry] = set()
+        #: whoever waits until none is
+        self._idle: asyncio.Future[None] | None = None
+        self._shut = False
+        self._broken_off = BrokenOff(worker)
 
     async def take(self, heads: list[RunHead]) -> int:
         """Replay and activate these runs; all activations join one commit. Returns how many now execute or ended."""
@@ -68,7 +108,7 @@ class Door:
         # Whoever looked for them counted the slots before; a start that went past the queue may have taken one since.
         free = max(0, worker.free)
         heads, late = heads[:free], heads[free:]
-        entering = [head.run_id for head in heads]
+        entering = {head.run_id for head in heads}
         worker.taking.update(entering)  # before anything is waited for: what is counted above is taken now
         try:
             if here or late:
@@ -80,25 +120,20 @@ class Door:
             # One whose journal could not be read stays out, and is left to its reservation as what FAILED is.
             readable = [head for head in heads if head.run_id in journals or worker.parked.has(head)]
             entries = self._open_all(readable, journals)
-            taken = 0
-            lost: list[RunHead] = []
-            for entry in entries:
-                head = entry.head
-                word = await self._answered(entry)
-                worker.taking.discard(head.run_id)
-                if word == APPLIED:
-                    taken += 1
-                    worker.entered(head, entry.execution, entry.plan, entry.token_hash)
-                    continue
-                if entry.execution is not None:
-                    entry.execution.close()
-                if word != FAILED:
-                    lost.append(head)
-            if lost:
-                await self._give_back(lost)
-            return taken
+            words = [await entry.heard() for entry in entries]
         finally:
-            worker.taking.difference_update(entering)
+            worker.taking.difference_update(entering.difference(entry.head.run_id for entry in self._under_way))
+        lost = [entry.head for entry, word in zip(entries, words, strict=True) if word not in (APPLIED, FAILED)]
+        if lost:
+            await self._give_back(lost)
+        return words.count(APPLIED)
+
+    async def stop(self, patience: float) -> None:
+        """Let what was submitted enter, within so many seconds. What is answered after that stays out, and expires."""
+        if self._under_way:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._idle}, timeout=patience)
+        self._shut = True
 
     async def _give_back(self, heads: list[RunHead]) -> None:
         """Not taken: what was reserved for it is for others at once."""
@@ -117,32 +152,72 @@ class Door:
             lock.opened()
         return entries
 
-    async def _answered(self, entry: Entry) -> str:
-        try:
-            try:
-                return entry.answer if isinstance(entry.answer, str) else await entry.answer
-            except PayloadTooLarge as error:
-                answer = self._refuse(entry, error)
-                return answer if isinstance(answer, str) else await answer
-        # Whether it was applied, or still will be, is unknown; if so, the run is given back once the store is reached.
-        except OUTAGES as error:
-            head = entry.head
-            self.worker.nominal.add((head.run_id, head.execution_seq, entry.token_hash))
-            log.warning("run %s could not be activated: %s", entry.head.run_id, error.message)
-            return FAILED
-        except Exception:
-            log.exception("run %s could not be activated", entry.head.run_id)
-            return FAILED
+    # ---- the store's word, and what follows from it ------------------------------------------------------------------
 
-    def _refuse(self, entry: Entry, error: IronflowError) -> str | Awaitable[str]:
+    def _submit(self, entry: Entry, transition: Transition) -> None:
+        try:
+            answer = self.worker.port.submit(transition)
+        except Exception as error:
+            self._answered(entry, error)
+            return
+        if isinstance(answer, str):
+            self._answered(entry, answer)
+            return
+        self._under_way.add(entry)
+        asyncio.ensure_future(answer).add_done_callback(partial(self._called_back, entry))
+
+    def _called_back(self, entry: Entry, answer: asyncio.Future[str]) -> None:
+        self._under_way.discard(entry)
+        if answer.cancelled():
+            self._answered(entry, ServerUnreachable("the connection was closed before the answer came", hint=""))
+        else:
+            self._answered(entry, answer.exception() or answer.result())
+        if self._idle is not None and not self._under_way and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _answered(self, entry: Entry, word: Word) -> None:
+        if isinstance(word, PayloadTooLarge) and entry.refusable:
+            self._refuse(entry, word)
+            return
+        worker, head = self.worker, entry.head
+        worker.taking.discard(head.run_id)
+        try:
+            if word == APPLIED:
+                self._enter(entry)
+            elif entry.execution is not None:
+                entry.execution.close()
+            if isinstance(word, OUTAGES):
+                # Whether it was or will be applied is unknown; if so, it is given back once the store is reached.
+                worker.nominal.add((head.run_id, head.execution_seq, entry.token_hash))
+        finally:
+            entry.settle(word if entry.created is not None else _told(head, word))
+
+    def _enter(self, entry: Entry) -> None:
+        """The activation is committed: the worker goes on with it, unless it has left meanwhile."""
+        worker, head = self.worker, entry.head
+        if entry.created is not None and worker.observer is not None:
+            worker.observer.created(entry.created)
+        if self._shut:
+            if entry.execution is not None:
+                entry.execution.close()
+            return
+        worker.entered(head, entry.execution, entry.plan, entry.token_hash)
+        segment = worker.segments.get(head.run_id)
+        if segment is not None:
+            self._broken_off.watch(segment)
+
+    def _refuse(self, entry: Entry, error: IronflowError) -> None:
         """End a run whose first commit can never be made."""
         if entry.execution is not None:
             entry.execution.close()
             entry.execution = None
+        entry.refusable = False
         head, new_seq = entry.seen, entry.head.execution_seq
         entry.plan = ending.refused(self.worker.registry.get(head.workflow), head, entry.last_seq, new_seq, error)
         lease = self._lease(head.run_id, new_seq, entry.token_hash)
-        return self.worker.port.submit(activation(entry.plan, head, new_seq, lease))
+        self._submit(entry, activation(entry.plan, head, new_seq, lease))
+
+    # ---- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self, head: RunHead, events: list[Event]) -> Entry:
         worker = self.worker
@@ -165,8 +240,8 @@ class Door:
         entry = Entry(head, execution, plan, worker.port.new_token())
         entry.last_seq = plan.events[0].seq - 1
         transition = activation(plan, head, new_seq, self._lease(head.run_id, new_seq, entry.token_hash))
-        entry.answer = worker.port.submit(transition)
         head.execution_seq, head.state = new_seq, transition.state or runs.RUNNING
+        self._submit(entry, transition)
         return entry
 
     def _execution(self, spec: WorkflowSpec, head: RunHead, history: History) -> Execution:
@@ -194,33 +269,25 @@ class Door:
         Returns the store's answer; the caller learns from it, never from the end of the run's code.
         """
         worker = self.worker
-        worker.taking.add(row.run_id)
+        head = head_of(row)
+        begun = self._execution(worker.registry.get(row.workflow), head, history)
+        begun.created(created)
+        execution: Execution | None = begun
         try:
-            head = head_of(row)
-            begun = self._execution(worker.registry.get(row.workflow), head, history)
-            begun.created(created)
-            execution: Execution | None = begun
-            try:
-                plan = self._first_plan(begun, head, 1)
-            except IronflowError as error:
-                begun.close()
-                plan = ending.refused(begun.spec, head, 1, 1, error)
-                plan.events.insert(0, Event(1, RUN_CREATED, None, created, 1))
-                execution = None
-            token_hash = worker.port.new_token()
-            answer = worker.port.submit(self._fresh(row, plan, token_hash))
-            try:
-                word = answer if isinstance(answer, str) else await answer
-            except OUTAGES:
-                worker.nominal.add((row.run_id, 1, token_hash))
-                raise
-        finally:
-            worker.taking.discard(row.run_id)
-        if word == APPLIED:
-            head.execution_seq, head.state = 1, row.state
-            worker.entered(head, execution, plan, token_hash)
-        elif execution is not None:
-            execution.close()
+            plan = self._first_plan(begun, head, 1)
+        except IronflowError as error:
+            begun.close()
+            plan = ending.refused(begun.spec, head, 1, 1, error)
+            plan.events.insert(0, Event(1, RUN_CREATED, None, created, 1))
+            execution = None
+        entry = Entry(head, execution, plan, worker.port.new_token(), row)
+        transition = self._fresh(row, plan, entry.token_hash)
+        head.execution_seq, head.state = 1, row.state
+        worker.taking.add(row.run_id)
+        self._submit(entry, transition)
+        word = await entry.heard()
+        if isinstance(word, BaseException):
+            raise word
         return word
 
     def _fresh(self, row: RunRow, plan: Plan, token_hash: str) -> Transition:
@@ -235,6 +302,17 @@ class Door:
             setattr(row, name, value)
         transition.changes = None
         return transition
+
+
+def _told(head: RunHead, word: Word) -> str:
+    """The word for a run that somebody else has made: nobody but the log hears why it could not be activated."""
+    if isinstance(word, str):
+        return word
+    if isinstance(word, OUTAGES):
+        log.warning("run %s could not be activated: %s", head.run_id, word.message)
+    else:
+        log.error("run %s could not be activated", head.run_id, exc_info=word)
+    return FAILED
 
 
 def _named(head: RunHead, error: Exception) -> IronflowError:

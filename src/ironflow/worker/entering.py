@@ -45,10 +45,8 @@ class Entering:
         Raises:
             whatever kept it out.
         """
-        ended, self._tasks = await asyncio.wait(
-            self._tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED
-        )
-        _raise_first(ended)
+        ended, _ = await asyncio.wait(self._tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        self._hear(ended)
 
     async def all_in(self) -> bool:
         """Wait for all of them. Returns whether each entered.
@@ -57,9 +55,8 @@ class Entering:
             whatever kept one out, if that was no answer.
         """
         if self._tasks:
-            ended, self._tasks = self._tasks, set()
-            await asyncio.wait(ended)
-            _raise_first(ended)
+            ended, _ = await asyncio.wait(self._tasks)  # kept meanwhile, for `stop` to find them
+            self._hear(ended)
         short, self._short = self._short, False
         return not short
 
@@ -75,9 +72,11 @@ class Entering:
         if await self._take(heads) < len(heads):
             self._short = True
 
-
-def _raise_first(ended: set[asyncio.Task[None]]) -> None:
-    """Raise the error of one; those of the others are looked at, so that nobody reports them as lost."""
-    errors = [error for task in ended if (error := task.exception()) is not None]
-    if errors:
-        raise errors[0]
+    def _hear(self, ended: set[asyncio.Task[None]]) -> None:
+        """Raise the error of one; those of the others are looked at, so that nobody reports them as lost."""
+        self._tasks -= ended
+        broken_off = {task for task in ended if task.cancelled()}  # by whomever: whether they entered is not known
+        self._short = self._short or bool(broken_off)
+        errors = [error for task in ended - broken_off if (error := task.exception()) is not None]
+        if errors:
+            raise errors[0]

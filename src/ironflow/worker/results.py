@@ -6,6 +6,7 @@ A waiter is answered from what was committed (the terminal record), never from t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class Results:
@@ -25,6 +26,8 @@ class Results:
         waiting = self._waiting.get(run_id, [])
         if future in waiting:
             waiting.remove(future)
+        if future.done() and not future.cancelled():
+            future.exception()  # looked at: one that was told of the close while it did something else is no news
         if not waiting:
             self._waiting.pop(run_id, None)
 
@@ -33,3 +36,11 @@ class Results:
         for future in self._waiting.pop(run_id, ()):
             if not future.done():
                 future.set_result((state, payload))
+
+    def close(self, error: Callable[[str], Exception]) -> None:
+        """Nobody will be told any more: everyone who waits gets an error, made for the run's id."""
+        waiting, self._waiting = self._waiting, {}
+        for run_id, futures in waiting.items():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error(run_id))

@@ -19,6 +19,7 @@ from ironflow.model.capacity import SessionRow
 from ironflow.model.ids import check_text, join_routes, tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
+from ironflow.tasks import GOES_ON_S
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 
@@ -317,9 +318,20 @@ class Session:
         self.registered = False  # nothing is taken under a session that nobody knows
         log.warning("session %s was removed; giving up what it held and registering anew", self.row.session_id)
         self.worker.forgotten(self.row.session_id)
-        self.worker.spawn(self._reopen())
+        self._register_anew()
+
+    def _register_anew(self) -> None:
+        if not self._closed:
+            self.worker.spawn(self._reopen())
 
     async def _reopen(self) -> None:
+        try:
+            await self._until_reopened()
+        except asyncio.CancelledError:  # by the worker's end, or by somebody whose affair it is not
+            self._loop.call_later(GOES_ON_S, self._register_anew)
+            raise
+
+    async def _until_reopened(self) -> None:
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
         self._unlock()
