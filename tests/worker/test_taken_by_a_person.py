@@ -133,3 +133,35 @@ async def test_a_body_whose_run_goes_on_in_another_worker_is_told_to_end(
             open_gate("x-2")
             assert await two.handle(run.id, program.line).result(timeout=20) == ["x-1", "x-2", "x-3"]
         assert fold(await one.store.journal(run.id)).breaches == []
+
+
+async def test_a_look_that_began_at_an_earlier_pause_does_not_stop_what_a_later_one_kept(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between the two, this process's own resumption, looks to the first one like somebody else's."""
+    monkeypatch.setattr("ironflow.worker.orphans.LOOK_AGAIN_S", 0.3)
+    async with engine(store_url) as one:
+        run = await one.start(program.line, "x")
+        await until(lambda: lines("x-2"))
+        worker = one.worker
+        assert worker is not None
+        looks, owner = [0], worker.port.owner
+
+        async def counted(*which: Any, **since: Any) -> Any:
+            looks[0] += 1
+            return await owner(*which, **since)
+
+        monkeypatch.setattr(worker.port, "owner", counted)
+        await run.pause()
+        await until(lambda: worker.segments == {} and looks[0])
+        await run.resume()
+        await until(lambda: run.id in worker.segments)
+        await run.pause()
+        await until(lambda: worker.segments == {})
+        seen = looks[0]
+        await until(lambda: looks[0] >= seen + 3, "both have looked once more")
+        assert not lines("cancelled x-2")
+        await run.resume()
+        open_gate("x-2")
+        assert await run.result(timeout=20) == ["x-1", "x-2", "x-3"]
+    assert len(lines("x-2")) == 1

@@ -36,10 +36,13 @@ class Orphans:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._bodies: dict[tuple[str, str, int], Body] = {}
+        #: the segment that each run was lost in last: what is decided about an earlier one counts for nothing
+        self._left: dict[str, int] = {}
 
     def keep(self, segment: Segment) -> None:
         """Take in what a lost segment left: bodies that run, and ends that no journal has."""
         run_id = segment.head.run_id
+        self._left[run_id] = segment.head.execution_seq
         for body in segment.unsettled():
             body.owner = None
             self._bodies[run_id, body.step.id, body.try_no] = body
@@ -64,15 +67,20 @@ class Orphans:
 
     async def look_after(self, run_id: str, execution_seq: int) -> None:
         """Decide what becomes of the bodies that a segment of this number left: kept while the run may come back."""
+        kept = False
         try:
-            while self.of(run_id) and await self._may_come_back(run_id, execution_seq):
+            while self.of(run_id) and (kept := await self._may_come_back(run_id, execution_seq)):
                 if run_id in self._worker.segments or not self._executes(run_id):
-                    return  # it came back; or its bodies have ended, and what they said waits for it
+                    break  # it came back; or its bodies have ended, and what they said waits for it
                 # Who takes the run tells nobody here, and a body must not go on for long beside its successor.
                 await asyncio.sleep(LOOK_AGAIN_S)
         except Exception as error:
+            kept = False
             log.warning("why run %s was lost could not be read: %s", run_id, error)
-        self.cancel(run_id)
+        if self._left.get(run_id) == execution_seq:
+            del self._left[run_id]
+            if not kept:
+                self.cancel(run_id)
 
     async def _may_come_back(self, run_id: str, execution_seq: int) -> bool:
         """Whether nobody but a person took the run, so that it may come back here (or has: then it is adopted)."""
