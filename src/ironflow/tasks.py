@@ -81,6 +81,15 @@ class Standing:
             self._timer = task.get_loop().call_later(GOES_ON_S, self.start)
 
 
+async def or_again(run: Callable[[], Coroutine[Any, Any, None]], again: Callable[[], None]) -> None:
+    """Run something; if it is cancelled, by its owner or by somebody whose affair it is not, `again` decides later."""
+    try:
+        await run()
+    except asyncio.CancelledError:
+        asyncio.get_running_loop().call_later(GOES_ON_S, again)
+        raise
+
+
 class Errands:
     """What callers have begun and is seen through, whether or not they go on waiting for it."""
 

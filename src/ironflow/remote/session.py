@@ -24,7 +24,7 @@ from ironflow.model.capacity import HTTP, SessionRow
 from ironflow.model.ids import tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
-from ironflow.tasks import GOES_ON_S, Standing
+from ironflow.tasks import Standing, or_again
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process, worker_name
@@ -292,16 +292,9 @@ class RemoteSession:
 
     def _register_anew(self) -> None:
         if not self._closed:
-            self.worker.spawn(self._reopen())
+            self.worker.spawn(or_again(self._reopen, self._register_anew))
 
     async def _reopen(self) -> None:
-        try:
-            await self._until_reopened()
-        except asyncio.CancelledError:  # by the worker's end, or by somebody whose affair it is not
-            self._loop.call_later(GOES_ON_S, self._register_anew)
-            raise
-
-    async def _until_reopened(self) -> None:
         await self._stream.stop()
         await self._stop_heartbeat()
         self._unlock()

@@ -19,7 +19,7 @@ from ironflow.model.capacity import SessionRow
 from ironflow.model.ids import check_text, join_routes, tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
-from ironflow.tasks import GOES_ON_S
+from ironflow.tasks import or_again
 from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 
@@ -322,16 +322,9 @@ class Session:
 
     def _register_anew(self) -> None:
         if not self._closed:
-            self.worker.spawn(self._reopen())
+            self.worker.spawn(or_again(self._reopen, self._register_anew))
 
     async def _reopen(self) -> None:
-        try:
-            await self._until_reopened()
-        except asyncio.CancelledError:  # by the worker's end, or by somebody whose affair it is not
-            self._loop.call_later(GOES_ON_S, self._register_anew)
-            raise
-
-    async def _until_reopened(self) -> None:
         if self._heartbeat is not None:
             await asyncio.to_thread(self._heartbeat.stop)
         self._unlock()
