@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.engine.harness import START, Harness
+from tests.engine.letters import a, b, c
 
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import (
@@ -20,18 +21,6 @@ from ironflow.errors import (
 )
 from ironflow.model import journal as j
 from ironflow.model.retry import NonRetryableError, RetryAfterError
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
-
-
-@step
-async def c(*what: Any) -> Any: ...
 
 
 def flow(fn: Any, **options: Any) -> Any:

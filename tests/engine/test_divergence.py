@@ -8,22 +8,11 @@ from typing import Any
 
 import pytest
 from tests.engine.harness import Harness
+from tests.engine.letters import a, b, c
 
 from ironflow.context import Context, step, workflow
 from ironflow.errors import HandlerVersionMismatch, PayloadRejected, ReplayDivergence
 from ironflow.model import journal as j
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
-
-
-@step
-async def c(*what: Any) -> Any: ...
 
 
 @step(kind="llm", name="b")

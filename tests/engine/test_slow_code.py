@@ -7,24 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.engine.harness import Harness
+from tests.engine.letters import a, b, c
 
 import ironflow
 from ironflow.context import Context, step, workflow
 from ironflow.model import journal as j
 from ironflow.model.transition import Transition
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
-
-
-@step
-async def c(*what: Any) -> Any: ...
-
 
 told: list[Any] = []
 

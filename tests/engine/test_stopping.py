@@ -6,22 +6,11 @@ import asyncio
 from typing import Any
 
 from tests.engine.harness import START, Harness
+from tests.engine.letters import a, b, c
 
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import WorkflowStuck
 from ironflow.model import journal as j
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
-
-
-@step
-async def c(*what: Any) -> Any: ...
 
 
 @step(on_cancel="abandon")

@@ -7,23 +7,12 @@ from typing import Any
 
 import pytest
 from tests.engine.harness import RUN, Harness
+from tests.engine.letters import a, b, c
 
-from ironflow.context import Context, step, workflow
+from ironflow.context import Context, workflow
 from ironflow.engine.why import paused_because
 from ironflow.errors import ReplayDivergence
 from ironflow.model import journal as j
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
-
-
-@step
-async def c(*what: Any) -> Any: ...
 
 
 def flow(fn: Any) -> Any:

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 from tests.engine.harness import Harness
+from tests.engine.letters import a, b
 
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import InvalidInput, PayloadRejected, PayloadTooLarge
 from ironflow.model import journal as j
 from ironflow.model.fold import fold
-
-
-@step
-async def a(*what: Any) -> Any: ...
-
-
-@step
-async def b(*what: Any) -> Any: ...
 
 
 @step(retry=Retry(5, backoff=0))
