@@ -132,6 +132,23 @@ def test_the_descriptor_itself_is_given_back(cli: Cli) -> None:
     assert told(done.stderr) == TOLD
 
 
+def test_a_line_of_the_commands_never_comes_into_one_that_is_being_printed() -> None:
+    """`print` writes its text and the end of its line apart, and a step prints in a thread of its own."""
+    code = (
+        "import sys; from ironflow.cli import stdout; stdout.keep(); "
+        "sys.stdout.write('told by print'); print('run r1', file=sys.stderr); sys.stdout.write('\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.stdout, done.stderr) == ("", "run r1\ntold by print\n")
+
+
+def test_what_stderr_cannot_encode_is_printed_escaped() -> None:
+    code = "from ironflow.cli import stdout; stdout.keep(); print('\\u2713')"
+    env = {**environment(), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    assert (done.stdout, done.stderr) == ("", "\\u2713\n")
+
+
 def test_a_process_without_stdout_is_no_traceback() -> None:
     words = f"exec {sys.executable} -m ironflow version >&-"
     done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, env=environment(), timeout=60)

@@ -2,7 +2,8 @@
 
 `keep` is called before the first line of such code is loaded. From then on all that others write goes to stderr. That
 is done on the descriptor: a program that a step starts inherits it, and knows nothing of Python's `sys.stdout`. The
-command writes to a duplicate that no program inherits.
+command writes to a duplicate that no program inherits. What is printed has a stream of its own there: in the one of
+stderr a line of the command's could come between the text of a `print` and its end of line, which are two writes.
 
 A process that ends leaves it so, since a thread may print until its very end. Who has called `main` with words of its
 own goes on, and gets everything back as it was.
@@ -22,9 +23,13 @@ _STDERR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the command writes to, what `sys.stdout` was, and the duplicate; None where that was not descriptor 1."""
+    """What the command writes to, what an author's code prints to, and what `sys.stdout` was.
+
+    The duplicate is None where that was not descriptor 1.
+    """
 
     own: Any
+    others: Any
     before: Any
     duplicate: int | None
 
@@ -57,11 +62,17 @@ def keep(asked: bool = True) -> None:
         return
     before.flush()
     duplicate = _set_apart(before)
-    own = before
+    own, others = before, sys.stderr
     if duplicate is not None:
         own = os.fdopen(duplicate, "w", encoding=before.encoding, errors=before.errors)
-    _kept = _Kept(own, before, duplicate)
-    sys.stdout = sys.stderr
+        others = _line_by_line(before.encoding)
+    _kept = _Kept(own, others, before, duplicate)
+    sys.stdout = others
+
+
+def _line_by_line(encoding: str) -> Any:
+    """Descriptor 1 as a stream; what the encoding does not have is escaped, as it is on stderr."""
+    return os.fdopen(_STDOUT, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)
 
 
 def _set_apart(out: Any) -> int | None:
@@ -88,8 +99,9 @@ def give_back() -> None:
     sys.stdout = kept.before
     if kept.duplicate is None:
         return
-    with suppress(OSError, ValueError):  # who cares whether it could be written has called `flush`
-        kept.before.flush()  # of others, who have kept it from before: it still goes to stderr
+    for told in (kept.others, kept.before):  # `before`, too: somebody may have kept it; it still goes to stderr
+        with suppress(OSError, ValueError):  # who cares whether it could be written has called `flush`
+            told.flush()
     os.dup2(kept.duplicate, _STDOUT)
     with suppress(OSError):
         kept.own.close()
