@@ -299,6 +299,36 @@ async def test_a_server_that_is_killed_and_comes_back_is_a_pause(
         await asyncio.sleep(0.01)
 
 
+async def test_who_listens_does_so_again_whoever_cancelled_its_task(postgres_url: str, open_postgres: Open) -> None:
+    here = asyncio.current_task()
+    store = await open_postgres(postgres_url)
+    heard: list[str] = []
+    await store.listen(heard.append)
+    killer = await asyncpg.connect(postgres_url)
+    _cancel_all_but(here)
+    for _ in range(2):
+        assert await killer.fetchval(_KILL) >= 1
+        await until(lambda: _listens(killer, 0))
+        _cancel_all_but(here)  # while it is being mended, too
+        await until(lambda: _listens(killer, 1))
+        await until(lambda: "waits" in heard)  # whatever may have happened meanwhile
+        heard.clear()
+    await killer.close()
+
+
+def _cancel_all_but(here: asyncio.Task[None] | None) -> None:
+    for task in asyncio.all_tasks():
+        if task is not here:
+            task.cancel()
+
+
+async def _listens(killer: asyncpg.Connection, count: int) -> bool:
+    found = await killer.fetchval(
+        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen %'"
+    )
+    return bool(found == count)
+
+
 def _beat(store: PostgresStore) -> Beat:
     heart = store.heart()
     try:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ironflow.store.postgres_link import Address, Connection, Link
-from ironflow.tasks import begin
+from ironflow.tasks import Standing, begin
 
 log = logging.getLogger("ironflow.store")
 
@@ -56,7 +56,7 @@ class Wire:
         self._me = secrets.token_hex(4)
         self._topics: dict[str, None] = {}
         self._sending: asyncio.Task[None] | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._listening = Standing(self._stay, "ironflow-listen", log)
         self._wake: Callable[[str], None] | None = None
         self._broken = asyncio.Event()
         self._link = Link(address, self._subscribe)
@@ -74,8 +74,8 @@ class Wire:
         except Exception as error:
             log.debug("cannot listen yet: %s", error)
             self._broken.set()
-        if self._listening is None:
-            self._listening = begin(self._stay(), name="ironflow-listen")
+        if not self._listening.wanted:
+            self._listening.start()
 
     async def _subscribe(self, connection: Connection) -> None:
         await connection.add_listener(self._channel, self._heard)
@@ -114,20 +114,22 @@ class Wire:
             log.debug("whether this node is on time could not be shown: %s", error)
 
     async def _stay(self) -> None:
+        tries = 0
         while not self._link.closed:
             await self._broken.wait()
-            self._broken.clear()
             self._link.drop()
+            await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+            tries += 1
+            self._broken.clear()  # before the try: the new connection may break before this task goes on
+            try:
+                await self._link.get()
+            except BaseException as error:
+                self._broken.set()  # also when this task is cancelled: the next one has to know
+                if not isinstance(error, Exception):
+                    raise
+                log.debug("cannot listen yet: %s", error)
+                continue
             tries = 0
-            while not self._link.closed:
-                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
-                tries += 1
-                try:
-                    await self._link.get()
-                except Exception as error:
-                    log.debug("cannot listen yet: %s", error)
-                    continue
-                break
             for topic in _EVERYTHING:
                 self._tell(topic)
 
@@ -159,7 +161,5 @@ class Wire:
         """Send what waits, then fall silent."""
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=0.5)
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        await self._listening.stop()
         await self._link.close()
