@@ -54,11 +54,6 @@ async def timed(commits: Sequence[Ready]) -> float:
     return perf_counter() - started
 
 
-async def each_timed(commits: Sequence[Ready]) -> list[float]:
-    """Execute commits one after the other; seconds for each."""
-    return [await timed([commit]) for commit in commits]
-
-
 #: Seconds between two commits in which nothing is done: about what an engine computes between them.
 PAUSE_S = 60e-6
 
@@ -79,6 +74,15 @@ async def paced(commits: Sequence[Ready]) -> float:
         await commit()
         seconds += perf_counter() - begun
     return seconds
+
+
+#: How commits are executed and timed.
+Clock = Callable[[Sequence[Ready]], Awaitable[float]]
+
+
+async def each_timed(commits: Sequence[Ready], clock: Clock = timed) -> list[float]:
+    """Execute commits one after the other; seconds for each."""
+    return [await clock([commit]) for commit in commits]
 
 
 class SqliteFloor:

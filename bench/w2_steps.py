@@ -3,9 +3,7 @@
 Nothing can be gathered here: each step must be durable before the next begins. The floor is 100 commits, each with
 the end of one step and the start of the next.
 
-`paced` is the same speed beside a floor of which each commit comes after a pause of 60 us, not counted: what the disk
-gives whoever does anything at all between two commits. It has no target; the share of `steps` is that of a floor
-without pauses.
+`paced` is `steps` beside a floor that pauses before each commit, see `bench.floor.paced`. It has no target.
 """
 
 from __future__ import annotations

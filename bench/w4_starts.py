@@ -2,6 +2,8 @@
 
 `serial`: one caller; each start is durable before the next is asked for. `x64`: 64 callers at once, whose starts
 share commits. The floor creates the same rows (run, first event, place in the queue), one by one and 64 at a time.
+
+`paced` is `serial` beside a floor that pauses before each commit, see `bench.floor.paced`. It has no target.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from time import perf_counter
 
 import ironflow
 from bench.driving import side_by_side
-from bench.floor import open_floor, timed
+from bench.floor import Ready, open_floor, paced, timed
 from bench.measure import Figures, Row, Scale, interleaved, rows
 from bench.script import Script, new_ids
 from bench.stores import Place
@@ -28,10 +30,17 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
 
     async def floor(url: str) -> Figures:
         bare = await open_floor(url)
-        alone = [await bare.ready(script.create([run_id])) for run_id in new_ids(serial)]
+
+        async def alone() -> list[Ready]:
+            return [await bare.ready(script.create([run_id])) for run_id in new_ids(serial)]
+
         ids = new_ids(together)
         groups = [await bare.ready(script.create(ids[i : i + CALLERS])) for i in range(0, together, CALLERS)]
-        figures = {"serial": serial / await timed(alone), "x64": together / await timed(groups)}
+        figures = {
+            "serial": serial / await timed(await alone()),
+            "x64": together / await timed(groups),
+            "paced": serial / await paced(await alone()),
+        }
         await bare.close()
         return figures
 
@@ -39,9 +48,9 @@ async def measure(place: Place, scale: Scale) -> list[Row]:
         async with ironflow.open(url, workflows=ALL, worker=False) as opened:
             await _starts(opened, serial // 10, 1)
             alone = await _starts(opened, serial, 1)
-            return {"serial": alone, "x64": await _starts(opened, together, CALLERS)}
+            return {"serial": alone, "x64": await _starts(opened, together, CALLERS), "paced": alone}
 
-    units = {"serial": "starts/s", "x64": "starts/s"}
+    units = {"serial": "starts/s", "paced": "starts/s", "x64": "starts/s"}
     return rows("W4", place.store, units, *await interleaved(place, scale, floor, engine))
 
 
