@@ -579,7 +579,7 @@ class StepFailed(StepError):
 
 
 class StepInterrupted(StepError):
-    """A step marked at_most_once was cut off by a crash; it may have taken effect, so it is not repeated."""
+    """A step marked at_most_once was cut off, by a crash or with its run; it may have taken effect: it is not repeated."""
 
     code = "STEP_INTERRUPTED"
     summary = "the step was interrupted and may have taken effect"

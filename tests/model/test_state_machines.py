@@ -36,7 +36,7 @@ STEPS = {
     "interrupted": "running completed failed retrying cancelled timed_out",
     "failed": "running",
     "timed_out": "running",
-    "cancelled": "running",
+    "cancelled": "running interrupted",
     "completed": "running",
     "skipped": "running",
 }

@@ -165,3 +165,32 @@ async def test_a_look_that_began_at_an_earlier_pause_does_not_stop_what_a_later_
         open_gate("x-2")
         assert await run.result(timeout=20) == ["x-1", "x-2", "x-3"]
     assert len(lines("x-2")) == 1
+
+
+@ironflow.step
+async def charge_again(name: str) -> None:
+    """What comes after a try that was stopped has nothing to wait for."""
+    if "charging" in told():
+        tell("charging again")
+    else:
+        await charge.fn(name)
+
+
+@ironflow.workflow
+async def plain_order(ctx: Context) -> None:
+    await charge_again("gate")
+
+
+async def test_a_run_that_is_retried_waits_for_the_end_of_the_body_that_its_cancellation_stopped(
+    store_url: str,
+) -> None:
+    async with ironflow.open(store_url, workflows=[plain_order], settings=quick()) as one:
+        run = await one.start(plain_order)
+        await until(lambda: "charging" in told())
+        await run.cancel()
+        await until(lambda: "told" in told())
+        await run.retry()
+        await until(lambda: one.worker is not None and run.id in one.worker.taking)
+        open_gate("gate")
+        await run.result(timeout=20)
+        assert told() == ["charging", "told", "charged", "charging again"]

@@ -6,9 +6,10 @@ them. What it promises: the same journal always gives the same history, whoever 
 An attempt that failed leaves results behind. When the next attempt *resumes*, these are carried over: each is
 given to the workflow as soon as it asks for it, in the order of the journal, and one that is never asked for
 again is no divergence, since the new attempt may take another path where the old one failed. The steps that
-made the attempt fail are not carried, so they execute again. Time and chance stay those of the attempt that
-is resumed, or a step would meet results that belong to other inputs than its own. A *restart* carries
-nothing, and has a clock and a seed of its own.
+made the attempt fail are not carried, so they execute again. One whose body had begun and was told to end with
+the attempt has been cut off, as by a crash: nobody knows whether it took effect. Time and chance stay those of
+the attempt that is resumed, or a step would meet results that belong to other inputs than its own. A *restart*
+carries nothing, and has a clock and a seed of its own.
 """
 
 from __future__ import annotations
@@ -37,14 +38,19 @@ ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 class RecordedStep:
     """What the journal holds of one step id."""
 
-    __slots__ = ("due", "ended_tries", "input_hash", "kind", "state", "step_id", "tries_in_attempt")
+    __slots__ = ("begun", "cut", "due", "ended_tries", "input_hash", "kind", "state", "step_id", "tries_in_attempt")
 
     def __init__(self, step_id: str) -> None:
         self.step_id = step_id
-        self.kind = "tool"
+        #: None where the code may have made another of it since
+        self.kind: str | None = "tool"
         self.input_hash: str | None = None
         self.state: str | None = None
         self.due = 0
+        #: the number of the try that began last
+        self.begun = 0
+        #: that try was cancelled, and not a back-off behind it
+        self.cut = False
         #: ended over the run's whole life: the number in the idempotency key follows from it
         self.ended_tries = 0
         #: ended in this attempt: what the retry policy counts
@@ -200,7 +206,7 @@ def _step_started(history: History, event: Event, data: dict[str, Any]) -> None:
     record = history.step(step_id)
     record.kind = data.get("kind", "tool")
     record.input_hash = data.get("input_hash")
-    record.state = STARTED
+    record.state, record.begun = STARTED, data.get("try", 1)
     _take_slot(history, step_id)
 
 
@@ -235,6 +241,7 @@ def _step_interrupted(history: History, event: Event, data: dict[str, Any]) -> N
 
 def _step_cancelled(history: History, event: Event, data: dict[str, Any]) -> None:
     record = history.step(event.step_id or "")
+    record.cut = record.state in (STARTED, INTERRUPTED)
     if record.state == STARTED:
         record.ended_tries += 1
     record.state = CANCELLED
@@ -328,7 +335,12 @@ def _open_attempt(history: History, data: dict[str, Any]) -> None:
         facts = [*history.carried.values(), *history.facts]
         # A step that completed is kept whatever the event names: nothing ever executes it again.
         history.carried = {f.step_id: f for f in facts if f.kind == j.STEP_COMPLETED or f.step_id not in again}
-        _forget(history, [step_id for step_id in history.recorded if step_id not in history.carried])
+        left = {step_id: record for step_id, record in history.recorded.items() if step_id not in history.carried}
+        cut = [record for record in left.values() if _cut_off(record)]
+        _forget(history, left)
+        for record in cut:
+            # The same try, as after a crash: whoever receives its effect knows it by its key.
+            record.state, record.kind, record.ended_tries = STARTED, None, record.begun - 1
     history.facts.clear()
 
 
@@ -337,6 +349,13 @@ def _forget(history: History, step_ids: Iterable[str]) -> None:
     for step_id in step_ids:
         record = history.recorded[step_id]
         record.state, record.input_hash, record.tries_in_attempt = None, None, 0
+
+
+def _cut_off(record: RecordedStep) -> bool:
+    """Whether a try of it has begun whose end no journal has, whoever ended the attempt: a failure beside it, a limit
+    of the run, or a person.
+    """
+    return record.state in (STARTED, INTERRUPTED) or (record.state == CANCELLED and record.cut)
 
 
 #: What is told of a try of a step.

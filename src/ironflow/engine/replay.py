@@ -179,7 +179,7 @@ def recall(e: Ledger, step: StepRun) -> None:
     restore(e, step, record)
     if record.state is None:
         return
-    if record.kind != step.spec.kind:
+    if record.kind not in (None, step.spec.kind):
         raise ReplayDivergence(step_id, f"kind {step.spec.kind}", f"kind {record.kind}")
     changed = record.state == ENDED and record.input_hash is not None and record.input_hash != step.input_hash
     if changed and e.replaying is not None:

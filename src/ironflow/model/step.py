@@ -28,7 +28,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     # An ended step runs again only in a later attempt or after the run was reopened.
     FAILED: frozenset({RUNNING}),
     TIMED_OUT: frozenset({RUNNING}),
-    CANCELLED: frozenset({RUNNING}),
+    # What was told to end in its body has been cut off, and the next attempt says so.
+    CANCELLED: frozenset({RUNNING, INTERRUPTED}),
     # A restart executes every step again; within one attempt a completed step never does.
     COMPLETED: frozenset({RUNNING}),
     SKIPPED: frozenset({RUNNING}),

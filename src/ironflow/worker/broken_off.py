@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ironflow.tasks import GOES_ON_S, NOT_OURS
+from ironflow.worker.orphans import ENDING_S
 
 if TYPE_CHECKING:
     from ironflow.engine.bodies import Body
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
-
-#: How long bodies that were told to end are waited for, seconds: they should not run beside their successors.
-ENDING_S = 1.5
 
 
 class BrokenOff:

@@ -40,6 +40,8 @@ log = logging.getLogger("ironflow.worker")
 #: The answer of a failure: what became of the activation is unknown, or it fails every time. Its reservation is left to
 #: expire, because a run that is given back at once would be handed out again at once.
 FAILED = "failed"
+#: What to do about a run without a journal.
+NO_JOURNAL = "`ironflow doctor` examines the whole database; start the run anew, or restore it from a backup."
 
 
 #: What the store said of an activation, or why it said nothing.
@@ -103,6 +105,7 @@ class Door:
     async def take(self, heads: list[RunHead]) -> int:
         """Replay and activate these runs; all activations join one commit. Returns how many now execute or ended."""
         worker = self.worker
+        heads = _once(heads)
         here = [h for h in heads if h.run_id in worker.segments or h.run_id in worker.taking]
         heads = [h for h in heads if h not in here]
         # Whoever looked for them counted the slots before; a start that went past the queue may have taken one since.
@@ -115,11 +118,10 @@ class Door:
                 await self._give_back(here + late)
             if not heads:
                 return 0
+            await worker.orphans.ended(entering)
             unparked = [head.run_id for head in heads if not worker.parked.has(head)]
             journals = await worker.port.journals(unparked) if unparked else {}
-            # One whose journal could not be read stays out, and is left to its reservation as what FAILED is.
-            readable = [head for head in heads if head.run_id in journals or worker.parked.has(head)]
-            entries = self._open_all(readable, journals)
+            entries = self._open_all(heads, journals)
             words = [await entry.heard() for entry in entries]
         finally:
             worker.taking.difference_update(entering.difference(entry.head.run_id for entry in self._under_way))
@@ -145,10 +147,15 @@ class Door:
         lock = self.worker.session.lock
         entries = []
         for head in heads:
+            execution, events = self.worker.parked.take(head), journals.get(head.run_id)
+            if execution is None and events is None:
+                # It could not be read, or was not asked for: what was opened just now may have pushed a parked one out.
+                # It stays out, and is left to its reservation as what FAILED is.
+                continue
             if lock is not None:
                 lock.opening(head.run_id, head.execution_seq)
-            entries.append(self._open(head, journals.get(head.run_id, [])))
-        if lock is not None and heads:
+            entries.append(self._open(head, execution, events or []))
+        if lock is not None and entries:
             lock.opened()
         return entries
 
@@ -219,15 +226,16 @@ class Door:
 
     # ---- opening -----------------------------------------------------------------------------------------------------
 
-    def _open(self, head: RunHead, events: list[Event]) -> Entry:
+    def _open(self, head: RunHead, execution: Execution | None, events: list[Event]) -> Entry:
         worker = self.worker
-        execution = worker.parked.take(head)
         new_seq = head.execution_seq + 1
         plan: Plan
         try:
             if execution is None:
                 spec = worker.registry.get(head.workflow)
                 ending.check_version(spec, head)
+                if not events:  # deleted meanwhile, and its guard refuses; to go on would be to begin from the start
+                    raise ReplayError(f"the journal of run {head.run_id} is empty", hint=NO_JOURNAL)
                 execution = self._execution(spec, head, History.of(events))
             plan = self._first_plan(execution, head, new_seq)
         except Exception as error:
@@ -302,6 +310,21 @@ class Door:
             setattr(row, name, value)
         transition.changes = None
         return transition
+
+
+def _once(heads: list[RunHead]) -> list[RunHead]:
+    """Each run once, as it was seen last: what is due may be handed to the queue between two looks of one round."""
+    newest: dict[str, RunHead] = {}
+    for head in heads:
+        seen = newest.get(head.run_id)
+        if seen is None or _age(seen) <= _age(head):
+            newest[head.run_id] = head
+    return list(newest.values())
+
+
+def _age(head: RunHead) -> tuple[int, int, bool]:
+    """Of two views of a run, the newer one has the higher; of equal ones, the one that is promised to us."""
+    return head.execution_seq, head.facts, head.reservation is not None
 
 
 def _told(head: RunHead, word: Word) -> str:
