@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Lane,
         NotDone,
         Outcome,
+        Reconciled,
         Retry,
         Step,
         StepInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "NonRetryableError",
     "NotDone",
     "Outcome",
+    "Reconciled",
     "Retry",
     "RetryAfterError",
     "Run",
@@ -90,12 +92,14 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, and keep it: only the first use comes here."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_ELSEWHERE.get(name, "ironflow.context")), name)
-    return found
+if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used, and keep it: only the first use comes here."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_ELSEWHERE.get(name, "ironflow.context")), name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
+from ironflow import Contxt  # error: attr-defined
+from ironflow.client import Clientt  # error: attr-defined
 from ironflow.context import (
     Call,
     Context,
@@ -126,3 +128,5 @@ assert_type(named, Workflow[int, str])
 named(1)  # error: operator
 step(retries=3)  # error: call-overload
 workflow(lanes=3)  # error: call-overload
+
+misspelt = (Contxt, Clientt)

@@ -199,3 +199,15 @@ async def test_what_is_no_workflow_is_refused_by_name(sqlite_url: str) -> None:
     async with ironflow.open(sqlite_url, workflows=[one]) as engine:
         with pytest.raises(InvalidInput, match="'sums' is none"):
             await engine.run("sums", 1)  # type: ignore[call-overload]
+
+
+def test_what_is_no_workflow_is_refused_where_workflows_are_listed(sqlite_url: str) -> None:
+    def plain(ctx: ironflow.Context) -> None: ...
+
+    with pytest.raises(InvalidInput, match="is none"):
+        ironflow.open(sqlite_url, workflows=[one, plain])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="is none"):
+        ironflow.run(plain, url=sqlite_url)  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match="one workflow, not several") as refused:
+        ironflow.open(sqlite_url, workflows=one)  # type: ignore[arg-type]
+    assert "list" in (refused.value.hint or "")

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
+if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for one of ours
 
-def __getattr__(name: str) -> Any:
-    """Import the client when it is first used."""
-    if name != "Client":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ironflow.client.client import Client
+    def __getattr__(name: str) -> Any:
+        """Import the client when it is first used."""
+        if name != "Client":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ironflow.client.client import Client
 
-    globals()[name] = Client
-    return Client
+        globals()[name] = Client
+        return Client

@@ -296,7 +296,13 @@ class Context:
         self._note(j.STATUS_SET, {"text": _bounded(str(text), "a status", LONGEST_STATUS)})
 
     def set_output(self, value: Any) -> None:
-        """Publish a preliminary result, readable while the run goes on. What the workflow returns replaces it."""
+        """Publish a preliminary result, readable while the run goes on. What the workflow returns replaces it.
+
+        It has the type of that result; progress of another type is `set_status`, or the result of a step.
+
+        Args:
+            value: what the run shows as its output for now. One that does not fit fails the run, as returning it would.
+        """
         self._loop.ask_note(Note(j.OUTPUT_SET, self._scope("set_output").note_id(), {}, value=value))
 
     def warn(self, message: str) -> None:

@@ -43,7 +43,7 @@ def take(e: Ledger, note: Note) -> None:
 def _keep(e: Ledger, note: Note) -> str:
     """Everything of a note that has to be encoded, at once; gives the payload of its event."""
     if note.kind == j.OUTPUT_SET:
-        e.output = e.spec.output.encode(note.value, path=f"{e.spec.name} output", limit=e.limit)
+        e.output = e.spec.output.encode(note.value, path=f"ctx.set_output of {e.spec.name}", limit=e.limit)
         return f'{{"output":{e.output}}}'
     payload = encode_any(note.payload, path=note.kind, limit=e.limit)
     if note.call is not None:
