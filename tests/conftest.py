@@ -11,6 +11,7 @@ sets IRONFLOW_TEST_NO_POSTGRES=1 and has them skipped.
 from __future__ import annotations
 
 import asyncio
+import compileall
 import itertools
 import os
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import ironflow
 from ironflow.testing.postgres import PostgresServer
 
 TEMPLATE = "ironflow_template"
@@ -31,6 +33,12 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 _numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once, where Python is told to write nothing: hundreds of processes would each do it anew."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(ironflow.__file__).parent, quiet=2)
 
 
 @pytest.fixture(scope="session")

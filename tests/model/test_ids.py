@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import string
 import uuid
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_a_route_tells_its_workflow_tags_and_scope_in_any_order(workflow: str, t
     assert route != ids.route_of(workflow, "2", tuple(tags), Scope("other"))
 
 
-@given(st.lists(st.from_regex(r"[A-Za-z0-9_.:/=-]{1,64}", fullmatch=True), max_size=14))
+@given(st.lists(st.text(f"{string.ascii_letters}{string.digits}_.:/=-", min_size=1, max_size=64), max_size=14))
 def test_tags_that_are_joined_come_apart_as_they_were(tags: list[str]) -> None:
     checked = ids.tags_of(tags)
     assert checked == tuple(dict.fromkeys(tags))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +16,7 @@ from ironflow.model.routing import Served, Serves
 from ironflow.model.scope import DEFAULT, Scope, check_scope
 
 ACME = Scope("acme", "staging")
-NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,32}", fullmatch=True)
+NAMES = st.text(f"{string.ascii_letters}{string.digits}_.-", min_size=1, max_size=32)
 
 
 class Spec(NamedTuple):
