@@ -30,8 +30,8 @@ SLOTS = {"": 100, "16": 16}
 class QueueingEngine(ironflow.Engine):
     """An engine that uses the queue even where a slot of its own is free."""
 
-    def _fits_here(self, *_: Any) -> bool:
-        return False
+    async def _start_here(self, *_: Any) -> str | None:
+        return None
 
 
 async def measure(place: Place, scale: Scale) -> list[Row]:

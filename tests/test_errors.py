@@ -10,15 +10,18 @@ import pytest
 from ironflow import errors
 from ironflow.errors import (
     InvalidSettings,
+    InvalidTransition,
     IronflowError,
     LeaseExpired,
     PayloadRejected,
     PayloadTooLarge,
     ReplayDivergence,
     RunFailed,
+    RunPaused,
     RunTimeout,
     StepFailed,
     StepTimeout,
+    for_run,
 )
 from ironflow.model.retry import NonRetryableError, RetryAfterError
 
@@ -105,3 +108,13 @@ def test_a_retry_hint_is_kept_in_milliseconds_and_checked_where_it_is_raised() -
     with pytest.raises(errors.InvalidDuration, match="after: -1"):
         RetryAfterError("busy", after=-1)
     assert not issubclass(NonRetryableError, IronflowError)
+
+
+def test_advice_about_a_known_run_names_it() -> None:
+    for kind in (RunFailed, RunPaused, RunTimeout, InvalidTransition):
+        hint = kind(run_id="r-1").hint or ""
+        assert "RUN" not in hint
+        assert ("r-1" in hint) is ("RUN" in kind.advice)
+    assert "RUN" in (RunFailed().hint or ""), "of which run it is, nobody knows"
+    assert "--restart r-1" in (RunFailed(run_id="r-1", undone=True).hint or "")
+    assert for_run("`get RUN`; a RUNNER", "r-1") == "`get r-1`; a RUNNER"

@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.store.build import EXPIRED, HOUR, answer, answers, changed, create, leave, session, start, timer
+from tests.store.build import EXPIRED, HOUR, answer, answers, changed, create, due_at_once, leave, session, start, timer
 
 from ironflow.engine import commands
+from ironflow.engine.views import worker_routing
 from ironflow.engine.why import CODES, Hold, holds
 from ironflow.errors import RunNotFound
 from ironflow.model.capacity import QueueRow
 from ironflow.model.ids import route_of
 from ironflow.model.journal import RUN_PAUSED, Event
+from ironflow.model.routing import own_runs
 from ironflow.model.transition import Locked, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.store import connect
@@ -122,6 +124,20 @@ async def test_a_scheduled_run_that_was_paused_and_resumed_has_lost_no_worker(st
     assert (found.keys(), found["SCHEDULED"].until) == ({"SCHEDULED"}, at)
 
 
+async def test_of_a_paused_run_that_was_not_due_yet_it_is_said_what_it_waits_for_besides(store: Store) -> None:
+    await store.open_session(session(store))
+    at = store.now() + HOUR
+    await answers(store, create("r1", scheduled_at=at, eligible_at=at), start("r2"), start("r3"))
+    await store.decide(["r2"], requeued("delayed", state="retrying", eligible_at=at))
+    await store.decide(["r3"], requeued("delayed", eligible_at=at))
+    for run_id, code in (("r1", "SCHEDULED"), ("r2", "RUN_RETRY"), ("r3", "RECOVERY_GRACE")):
+        await commands.pause(store, run_id, "ann")
+        found = await codes(store, run_id)
+        assert (found.keys(), found[code].until) == ({"PAUSED", code}, at)
+    await store.decide(["r2"], due_at_once)
+    assert (await codes(store, "r2")).keys() == {"PAUSED"}
+
+
 async def test_what_a_worker_lacks_is_named(store: Store) -> None:
     await answer(store, create("r1", route=route_of("order", "2", ("big", "gpu"))))
     await store.open_session(session(store, routes="report"))
@@ -224,3 +240,38 @@ async def test_the_end_is_an_answer_and_a_run_that_never_was_is_an_error(store: 
     assert "runs retry r1" in (await codes(store))["ENDED"].message
     with pytest.raises(RunNotFound):
         await holds(store, "nobody")
+
+
+async def test_a_process_that_executes_its_own_runs_alone_is_a_worker_for_these_and_for_no_other(store: Store) -> None:
+    """`ironflow run` serves no queue: of its own run nobody may say that it has no worker."""
+    await store.open_session(session(store, routes="", serves=own_runs({"r1"})))
+    await answers(store, create("r1"), create("r2"), start("r3"))
+    assert (await codes(store)).keys() == {"QUEUED"}
+    told = (await codes(store, "r2"))["NO_WORKER"].message
+    assert told == "no worker is connected (a process executes only other runs)"
+    await answer(store, leave("r3", 4, "sleeping", waits=[timer("r3", store.now() - HOUR)]))
+    assert (await codes(store, "r3")).keys() == {"WAITING", "NO_WORKER"}
+    await store.open_session(session(store, "s2", routes="", credits=0, serves=own_runs({"r2", "r3"})))
+    assert (await codes(store, "r2")).keys() == {"QUEUED"}
+    assert (await codes(store, "r3")).keys() == {"WAITING"}
+    await store.open_session(session(store, "s3", routes="report"))
+    assert (await codes(store)).keys() == {"QUEUED"}
+
+
+async def test_a_run_that_waits_for_its_own_process_has_an_eligible_worker(store: Store) -> None:
+    await store.open_session(session(store, routes="", serves=own_runs({"r1"})))
+    await answers(store, create("r1"), create("r2"))
+    for run_id, able in (("r1", 1), ("r2", 0)):
+        row = await store.run(run_id)
+        assert row is not None
+        routing = worker_routing(row, await store.sessions(), store.now())
+        assert routing is not None
+        assert (routing["workers_seen"], routing["workers_eligible"]) == (1, able)
+
+
+async def test_a_run_of_a_paused_workflow_is_not_called_ready(store: Store) -> None:
+    await store.open_session(session(store))
+    await answer(store, create("r1"))
+    assert (await codes(store)).keys() == {"QUEUED"}
+    await store.pause_workflow("order", "ann")
+    assert (await codes(store)).keys() == {"WORKFLOW_PAUSED"}

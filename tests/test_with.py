@@ -48,3 +48,24 @@ async def test_the_synchronous_form_goes_on_working_where_a_loop_runs_as_in_a_no
     with ironflow.open(sqlite_url, workflows=[add]) as engine:
         assert engine.wait(engine.run(add, 1)) == 2
     assert ironflow.run(add, 2, url=sqlite_url) == 3
+
+
+OPENABLE: dict[str, Callable[[str], Any]] = {
+    "an engine": lambda url: ironflow.open(url, workflows=[add]),
+    "a client": lambda _: Client("http://127.0.0.1:1", "ifk_" + "0" * 40, settings=Settings()),
+}
+
+
+@pytest.mark.parametrize("what", OPENABLE)
+def test_wait_before_the_with_says_to_open_it_first(what: str, sqlite_url: str) -> None:
+    it = OPENABLE[what](sqlite_url)
+    with pytest.raises(RuntimeError) as refused:
+        it.wait(it.get("r"))
+    assert str(refused.value) == "this is not open yet: wait(...) works inside its `with` block"
+
+
+@pytest.mark.parametrize("what", OPENABLE)
+async def test_wait_inside_async_with_says_to_await(what: str, sqlite_url: str) -> None:
+    async with OPENABLE[what](sqlite_url) as it:
+        with pytest.raises(RuntimeError, match="inside `async with`, await the coroutine instead"):
+            it.wait(it.get("r"))

@@ -39,8 +39,14 @@ stands beside the policy that reads it, in `ironflow.model.retry`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+
+
+def for_run(advice: str, run_id: str) -> str:
+    """Advice whose commands name a run instead of `RUN`, so that they can be copied."""
+    return re.sub(r"\bRUN\b", lambda _: run_id, advice)
 
 
 class IronflowError(Exception):
@@ -278,12 +284,30 @@ class InvalidPriority(RequestError):
 
 
 class InvalidTransition(RequestError):
-    """The run or step is in a state from which this command leads nowhere."""
+    """The run or step is in a state from which this command leads nowhere.
+
+    Args:
+        message: what happened.
+        run_id: the run, so that the advice can name it.
+        hint: what to do about it.
+    """
 
     code = "INVALID_TRANSITION"
     status = 409
     summary = "the run's state does not allow this"
     advice = "Look at the state with `ironflow runs get RUN`; nothing was changed."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        run_id: str | None = None,
+        hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        if hint is None and run_id is not None:
+            hint = for_run(self.advice, run_id)
+        super().__init__(message, hint=hint, details=details)
 
 
 class IdempotencyKeyConflict(RequestError):
@@ -473,6 +497,8 @@ class ReplayDivergence(ReplayError):
         step_id: the place in the run.
         expected: what the code asks for now (name and kind).
         recorded: what the journal holds there.
+        where: the file and line of the code that asks, if they are known.
+        hint: what to do about it.
     """
 
     code = "REPLAY_DIVERGENCE"
@@ -480,20 +506,23 @@ class ReplayDivergence(ReplayError):
         "Roll the code back, or put the change behind ctx.patched(…); then `ironflow runs resume RUN` lets it go on."
     )
 
-    def __init__(self, step_id: str, expected: str, recorded: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, step_id: str, expected: str, recorded: str, *, where: str | None = None, hint: str | None = None
+    ) -> None:
         self.step_id = step_id
         self.expected = expected
         self.recorded = recorded
-        super().__init__(
-            self.told(step_id, expected, recorded),
-            hint=hint,
-            details={"step_id": step_id, "expected": expected, "recorded": recorded},
-        )
+        self.where = where
+        details = {"step_id": step_id, "expected": expected, "recorded": recorded}
+        if where is not None:
+            details["where"] = where
+        super().__init__(self.told(step_id, expected, recorded, where), hint=hint, details=details)
 
     @staticmethod
-    def told(step_id: object, expected: object, recorded: object) -> str:
+    def told(step_id: object, expected: object, recorded: object, where: object = None) -> str:
         """The message, also of a divergence that is only known by its facts."""
-        return f"at {step_id} the code asks for {expected}, and the journal recorded {recorded}"
+        line = f"; the code asks at {where}" if where else ""
+        return f"at {step_id} the code asks for {expected}, and the journal recorded {recorded}{line}"
 
 
 class HandlerVersionMismatch(ReplayError):
@@ -579,7 +608,7 @@ class StepFailed(StepError):
 
 
 class StepInterrupted(StepError):
-    """A step marked at_most_once was cut off, by a crash or with its run; it may have taken effect: it is not repeated."""
+    """A step marked at_most_once was cut off, and may have taken effect; so it is not repeated."""
 
     code = "STEP_INTERRUPTED"
     summary = "the step was interrupted and may have taken effect"
@@ -623,6 +652,7 @@ class RunError(IronflowError):
         facts = dict(details or {})
         if run_id is not None:
             facts["run_id"] = run_id
+            hint = for_run(self.advice, run_id) if hint is None else hint
         super().__init__(message, hint=hint, details=facts)
 
 
@@ -634,14 +664,17 @@ class RunFailed(RunError):
         run_id: the run.
         failure: the recorded failure as plain data (type, message, traceback, code).
         undo_errors: the compensations that failed in turn, by step id: what they were to undo still stands.
+        undone: its compensations ran, so that nothing can go on behind its finished steps.
         hint: what to do about it.
     """
 
     code = "RUN_FAILED"
     summary = "the run failed"
-    advice = (
-        "See `ironflow runs journal RUN`; after a fix, `ironflow runs retry RUN` keeps the finished steps, or with "
-        "--restart executes every step again, which a run whose compensations ran needs."
+    advice = "See `ironflow runs journal RUN`; after a fix, `ironflow runs retry RUN` keeps the finished steps."
+    #: in place of it where the compensations ran
+    advice_undone: ClassVar[str] = (
+        "See `ironflow runs journal RUN`; it was undone, so after a fix `ironflow runs retry --restart RUN` executes "
+        "every step again."
     )
 
     def __init__(
@@ -651,8 +684,11 @@ class RunFailed(RunError):
         run_id: str | None = None,
         failure: Mapping[str, Any] | None = None,
         undo_errors: Mapping[str, Any] | None = None,
+        undone: bool = False,
         hint: str | None = None,
     ) -> None:
+        if undone and run_id is not None and hint is None:
+            hint = for_run(self.advice_undone, run_id)
         self.failure = dict(failure) if failure else None
         self.undo_errors = dict(undo_errors) if undo_errors else {}
         super().__init__(message, run_id=run_id, hint=hint)
@@ -682,7 +718,7 @@ class RunTimeout(RunError, TimeoutError):
     code = "RUN_TIMEOUT"
     status = 504
     summary = "the run did not end before its deadline"
-    advice = "Raise timeout=... of the workflow, or the deadline given at the start."
+    advice = "A retry has as much time again as the run had. For more, start a new run with a later deadline."
 
 
 # ---- configuration ---------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ not executed a second time.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +23,14 @@ from ironflow.context.workflows import Workflow
 from ironflow.engine.registry import Registry
 from ironflow.errors import DefinitionError, InvalidInput, IronflowError, WorkflowUnknown
 
+#: Ironflow's own files, those of Python and those of installed packages: no line in them is the author's.
+_OWN = (str(Path(__file__).parent) + os.sep, "<frozen ")
+_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = ("site-packages", "dist-packages")
+_GUARD = (
+    'Nothing was started. Put what starts the program under `if __name__ == "__main__":`, so that importing the file '
+    "runs none of it."
+)
 _FORMS = "Name a workflow as path/file.py, path/file.py:name, package.module or package.module:name."
 
 
@@ -172,16 +182,33 @@ def _broken(target: Target, error: BaseException) -> DefinitionError:
         where = f"{error.filename}:{error.lineno}"
         what = f"{type(error).__name__}: {error.msg}"
     else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "importlib" not in frame.filename] or frames
-        where = f"{own[-1].filename}:{own[-1].lineno}"
+        where = _authors_line(traceback.extract_tb(error.__traceback__))
         what = "".join(traceback.format_exception_only(error)).strip()
     place = str(target.file) if target.file is not None else target.module
     return DefinitionError(
         f"importing {place} failed at {where}: {what}",
-        hint="Nothing was started.",
+        hint=_GUARD if _is_a_program(error) else "Nothing was started.",
         details={"traceback": "".join(traceback.format_exception(error))},
     )
+
+
+def _authors_line(frames: list[traceback.FrameSummary]) -> str:
+    """The innermost line that the author wrote; of a module that is itself installed, the innermost of any package."""
+    authors, installed = [], []
+    for one in frames:
+        if one.filename.startswith(_OWN):
+            continue
+        if not set(_INSTALLED).isdisjoint(Path(one.filename).parts):
+            installed.append(one)
+        elif not one.filename.startswith(_STANDARD):
+            authors.append(one)
+    found = (authors or installed or frames)[-1]
+    return f"{found.filename}:{found.lineno}"
+
+
+def _is_a_program(error: BaseException) -> bool:
+    """Whether the import executed what a program does: it left, or began an event loop beside the one it met here."""
+    return isinstance(error, SystemExit) or (isinstance(error, RuntimeError) and "running event loop" in str(error))
 
 
 def _search_first(folder: str) -> None:

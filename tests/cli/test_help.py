@@ -182,3 +182,10 @@ def test_ctrl_c_ends_a_script_without_debris_and_leaves_the_run(file: str, tmp_p
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert "was destroyed" not in err
     assert [run["state"] for run in cli.json("runs", "list")] == ["sleeping"]
+
+
+def test_the_demo_says_on_which_database_it_plays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--help"]) == 0
+    told = " ".join(re.sub("[│─]", " ", capsys.readouterr().out).split())
+    assert "without it a SQLite file that is gone afterwards" in told
+    assert "IRONFLOW_DATABASE_URL" not in told

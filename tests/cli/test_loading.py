@@ -132,3 +132,38 @@ def test_a_module_that_raises_is_reported_with_its_line(tmp_path: Path, name: st
 def test_a_file_named_like_a_loaded_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="belongs to another module"):
         load(write(tmp_path, "json.py", ONE))
+
+
+def broken_by(path: str) -> DefinitionError:
+    with pytest.raises(DefinitionError) as refused:
+        load(path)
+    return refused.value
+
+
+def test_what_an_import_raised_inside_python_is_told_at_the_line_of_the_author(tmp_path: Path) -> None:
+    path = write(tmp_path, "reads_settings.py", 'import json\n\nSETTINGS = json.loads("not json")\n')
+    assert f"failed at {path}:3: json.decoder.JSONDecodeError: " in broken_by(path).message
+
+
+def test_a_helper_of_the_author_is_the_author_too(tmp_path: Path) -> None:
+    helper = write(tmp_path, "settings_helper.py", "import json\ndef read():\n    return json.loads('x')\n")
+    path = write(tmp_path, "uses_helper.py", "from settings_helper import read\nread()\n")
+    assert f"failed at {helper}:3: " in broken_by(path).message
+
+
+def test_a_module_that_is_installed_is_blamed_where_there_is_no_other_author(tmp_path: Path) -> None:
+    path = write(tmp_path / "site-packages", "installed_flow.py", 'import json\njson.loads("x")\n')
+    assert f"failed at {path}:2: " in broken_by(path).message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("begins_a_loop", "import asyncio\nasync def m(): pass\nm = m()\ntry: asyncio.run(m)\nfinally: m.close()\n"),
+        ("leaves", "import sys\nsys.exit(0)\n"),
+    ],
+)
+async def test_a_program_is_told_how_it_can_be_imported(name: str, text: str, tmp_path: Path) -> None:
+    hint = broken_by(write(tmp_path, f"{name}.py", text)).hint
+    assert hint is not None
+    assert '`if __name__ == "__main__":`' in hint

@@ -218,6 +218,16 @@ def test_a_missing_input_is_refused_alike(twice: Twice) -> None:
     assert len(twice.same("runs", "list")[0]) == before
 
 
+def test_an_input_that_does_not_fit_is_refused_with_what_is_expected_wherever_the_workflow_is_known(
+    twice: Twice,
+) -> None:
+    for says in (twice.db, twice.server):
+        error = json.loads(says("runs", "create", "buy", "-i", '"x"', "--json", code=2))["error"]
+        assert error["message"] == "the input does not fit workflow buy: input: must be an object, not text"
+        assert error["hint"].startswith("Expected: {")
+        assert "GET " not in error["hint"], "a person at a terminal has the words"
+
+
 def test_a_name_that_nobody_knows_is_refused_alike(twice: Twice) -> None:
     assert "Known: anything, buy" in twice.same("runs", "create", "nobody", code=4)[0]["error"]["hint"]
 

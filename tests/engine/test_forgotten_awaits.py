@@ -38,13 +38,53 @@ async def loops(ctx: Context) -> Any:
     return [each for each in total(1)]  # type: ignore[attr-defined]  # noqa: C416
 
 
-@pytest.mark.parametrize("flow", [adds, subscripts, asks_for_an_attribute, compares, loops])
+async def asks_whether(ctx: Context) -> Any:
+    return await work() if total(1) else "nothing"
+
+
+async def asks_whether_not(ctx: Context) -> Any:
+    return not total(1)
+
+
+async def formats(ctx: Context) -> Any:
+    return f"{total(1):.2f}"
+
+
+async def formats_as_ever(ctx: Context) -> Any:
+    return "%d" % total(1)  # noqa: UP031
+
+
+async def joins(ctx: Context) -> Any:
+    return ",".join([total(1)])  # type: ignore[list-item]
+
+
+async def unpacks(ctx: Context) -> Any:
+    return dict(**total(1))  # type: ignore[arg-type]
+
+
+async def counts(ctx: Context) -> Any:
+    return range(total(1))  # type: ignore[arg-type]
+
+
+async def adds_to_a_sleep(ctx: Context) -> Any:
+    total(1)
+    return ctx.sleep(1) + 1  # type: ignore[operator]
+
+
+COMPUTE = (adds, subscripts, asks_for_an_attribute, compares, loops, asks_whether, asks_whether_not, formats)
+COMPUTE += (formats_as_ever, joins, unpacks, counts, adds_to_a_sleep)
+
+
+@pytest.mark.parametrize("flow", COMPUTE)
 def test_computing_with_a_call_instead_of_its_result_asks_for_the_await(flow: Any) -> None:
     with Driver(flow) as d:
         assert isinstance(d.error, StepNotAwaited)
         assert "never awaited its call of total" in str(d.error)
         assert "Did you forget `await`?" in str(d.error)
         assert isinstance(d.error.__cause__, TypeError | AttributeError)
+        told = str(d.error.__cause__)
+        assert "Call" in told
+        assert not re.search("JournaledStep|DurableSleep|GroupCall", told), "nobody can look these up"
 
 
 def test_an_error_that_has_nothing_to_do_with_a_call_stays_what_it_is() -> None:

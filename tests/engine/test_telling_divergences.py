@@ -103,3 +103,23 @@ def test_the_run_s_pause_and_the_error_say_the_same() -> None:
     assert str(error) == told["message"]
     assert paused_because(told, RUN) == f"REPLAY_DIVERGENCE: {error}".replace("RUN", RUN).removesuffix(".")
     assert f"`ironflow runs resume {RUN}`" in paused_because(told, RUN)
+
+
+def test_another_call_at_a_place_is_told_with_the_line_that_makes_it() -> None:
+    async def before(ctx: Context) -> Any:
+        await a()
+        await b()
+
+    async def after(ctx: Context) -> Any:
+        await a()
+        await c(1)
+
+    h = Harness(flow(before)).fresh().end("a")
+    h.recover(flow(after))
+    told = h.last(j.RUN_PAUSED)
+    line = f"{__file__}:{after.__code__.co_firstlineno + 2}"
+    assert (told["step_id"], told["expected"], told["where"]) == ("main/2", "main/2:c", line)
+    assert told["message"].startswith(
+        f"at main/2 the code asks for main/2:c, and the journal recorded main/2:b; the code asks at {line}. "
+    )
+    assert f"; the code asks at {line}. " in paused_because(told, RUN)

@@ -67,11 +67,11 @@ def test_a_young_claim_and_a_run_of_the_other_loop_are_left_alone() -> None:
 
 def test_a_reservation_is_prolonged_for_who_holds_it_only() -> None:
     held = a_place(status=RESERVED, reservation_token="t", reserved_until=NOW, reserved_by="s1")
-    change = claim.keep(locked(a_run(runs.PENDING), queue=held), "t", NOW + 9)
+    change = claim.keep(locked(a_run(runs.PENDING), queue=held), "t", 9)
     assert change is not None
     assert change.enqueue is not None
     assert (change.enqueue.reserved_until, change.enqueue.reserved_by) == (NOW + 9, "s1")
     assert held.reserved_until == NOW
-    assert claim.keep(locked(a_run(runs.PENDING), queue=held), "other", NOW + 9) is None
-    assert claim.keep(locked(a_run(runs.PENDING), queue=a_place()), "t", NOW + 9) is None
-    assert claim.keep(locked(a_run(runs.RUNNING)), "t", NOW + 9) is None
+    assert claim.keep(locked(a_run(runs.PENDING), queue=held), "other", 9) is None
+    assert claim.keep(locked(a_run(runs.PENDING), queue=a_place()), "t", 9) is None
+    assert claim.keep(locked(a_run(runs.RUNNING)), "t", 9) is None

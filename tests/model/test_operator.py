@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.model.build import NOW, a_lease, a_place, a_run, locked
 
@@ -9,7 +11,9 @@ from ironflow.errors import InvalidTransition
 from ironflow.model import journal as j
 from ironflow.model import operator, recovery
 from ironflow.model import run as runs
+from ironflow.model.capacity import DELAYED
 from ironflow.model.recovery import RecoveryPolicy
+from ironflow.model.transition import Locked
 from ironflow.model.wait import SLEEPING, TIMER, WaitRow
 
 LIVE = sorted(runs.STATES - runs.TERMINAL)
@@ -89,10 +93,32 @@ def test_resume_queues_what_executed_and_leaves_asleep_what_slept() -> None:
     wait = WaitRow("r", "main/t1", TIMER, SLEEPING, NOW + 5)
     asleep = operator.resume(locked(a_run(runs.PAUSED, resume_state=runs.SLEEPING), waits=[wait]), "ann")
     assert (asleep.state, asleep.enqueue) == (runs.SLEEPING, None)
-    queued = operator.resume(locked(a_run(runs.PAUSED, resume_state=runs.PENDING, scheduled_at=NOW + 7)), "ann")
+    queued = operator.resume(locked(a_run(runs.PAUSED, resume_state=runs.PENDING)), "ann")
     assert queued.state == runs.PENDING
     assert queued.enqueue is not None
-    assert queued.enqueue.eligible_at == NOW + 7
+    assert queued.enqueue.eligible_at == NOW
+
+
+@pytest.mark.parametrize("state", sorted(runs.QUEUED))
+def test_what_was_not_due_yet_is_due_at_the_same_time_behind_a_pause(state: str) -> None:
+    held = operator.pause(locked(a_run(state), queue=a_place(status=DELAYED, eligible_at=NOW + 7)), "ann")
+    assert held is not None
+    assert [wait.due_at for wait in held.waits] == [NOW + 7]
+    paused = locked(a_run(runs.PAUSED, resume_state=state), waits=list(held.waits))
+    change = operator.resume(paused, "ann")
+    assert (change.state, change.clear_waits) == (state, True)
+    assert change.enqueue is not None
+    assert change.enqueue.eligible_at == NOW + 7
+    paused.now = NOW + 9
+    late = operator.resume(paused, "ann")
+    assert late.enqueue is not None
+    assert late.enqueue.eligible_at == NOW + 9
+
+
+def test_what_was_due_leaves_nothing_behind_for_its_pause() -> None:
+    change = operator.pause(locked(a_run(runs.RETRYING), queue=a_place(eligible_at=NOW)), "ann")
+    assert change is not None
+    assert change.waits == ()
 
 
 def test_resume_queues_a_sleeper_whose_waits_are_gone() -> None:
@@ -135,26 +161,49 @@ def test_only_a_failed_or_cancelled_run_can_be_reopened(state: str) -> None:
         operator.reopen(locked(a_run(state)), "ann", [])
 
 
+#: How a worker knows a run that it has: its fence, and the hash of its token.
+HELD = (3, "hash")
+
+
+def owned(state: str = runs.RUNNING, **lease: Any) -> Locked:
+    """A run whose lease is alive, unless `lease` says otherwise."""
+    return locked(a_run(state, lease_token_hash="hash"), lease=a_lease(**{"expires_at": NOW + 1, **lease}))
+
+
 def test_release_gives_a_run_back_at_once_and_counts_no_recovery() -> None:
-    change = operator.release(locked(a_run(), lease=a_lease()), "s1")
+    change = operator.release(owned(), "s1", HELD)
     assert change is not None
     assert (change.state, change.new_execution_seq, change.release, change.changes) == ("pending", 4, True, None)
     assert [event.kind for event in change.events] == [j.RUN_RELEASED]
-    cancelling = operator.release(locked(a_run(runs.CANCELLING), lease=a_lease()), "s1")
+    cancelling = operator.release(owned(runs.CANCELLING), "s1", HELD)
     assert cancelling is not None
     assert cancelling.state is None
 
 
 def test_release_touches_only_what_the_session_holds() -> None:
-    assert operator.release(locked(a_run(), lease=a_lease()), "s2") is None
-    assert operator.release(locked(a_run()), "s1") is None
-    assert operator.release(locked(a_run(runs.PAUSED), lease=a_lease()), "s1") is None
+    assert operator.release(owned(), "s2", HELD) is None
+    assert operator.release(locked(a_run(lease_token_hash="hash")), "s1", HELD) is None
+    assert operator.release(owned(runs.PAUSED), "s1", HELD) is None
+
+
+@pytest.mark.parametrize("held", [None, (2, "hash"), (3, "other")])
+def test_release_touches_only_what_is_held_under_the_same_fence(held: tuple[int, str] | None) -> None:
+    assert operator.release(owned(), "s1", held) is None
+
+
+def test_a_lease_that_ran_out_is_released_by_nobody_but_the_parent_of_a_process_that_has_ended() -> None:
+    late = owned(expires_at=NOW)
+    assert operator.release(late, "s1", HELD) is None
+    assert operator.give_back(late, "s2") is None
+    change = operator.give_back(late, "s1")
+    assert change is not None
+    assert (change.state, change.release, change.changes) == ("pending", True, None)
 
 
 def test_whatever_takes_a_run_away_begins_with_what_the_reference_calls_a_change_of_owner() -> None:
     held, policy = locked(a_run(), lease=a_lease()), RecoveryPolicy()
     for change in (
-        operator.cancel(held, "ann"), operator.pause(held, "ann"), operator.release(held, "s1"),
+        operator.cancel(held, "ann"), operator.pause(held, "ann"), operator.give_back(held, "s1"),
         operator.reopen(locked(a_run(runs.FAILED)), "ann", []), recovery.expired_lease(held, policy),
     ):  # fmt: skip
         assert change is not None

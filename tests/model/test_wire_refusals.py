@@ -101,6 +101,7 @@ def test_what_a_worker_may_ask_for_is_taken() -> None:
         (event("step_started", "{}", ESCAPE), r"events\[0\]\.step_id"),
         (event("step_started", '{"try":"x"}', "a"), r"payload\.try"),
         (event("step_started", "{garbage}", "a"), r"events\[0\]\.payload must be the text of a JSON object"),
+        (event("step_started", "", "a"), r"events\[0\]\.payload must be the text of a JSON object"),
         (event("step_started", "[]", "a"), "no JSON object"),
         (event("step_completed", '{"result":NaN}', "a"), "NaN is no number"),
         (event("step_completed", '{"result":1e999}', "a"), "too large"),

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from tests.recovery.kit import audits, quick, row, scanner
-from tests.store.build import activate, answer, create, leave, peek_one, timer
+from tests.store.build import HOUR, activate, answer, create, due_at_once, leave, peek_one, timer
 
 from ironflow.engine import commands
+from ironflow.engine.doctor import examine
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.waker import Waker
 from ironflow.model import recovery
+from ironflow.model.capacity import QueueRow
 from ironflow.model.transition import APPLIED, Locked, Transition
 from ironflow.store.base import Store
 
@@ -77,3 +79,53 @@ async def test_r33_as_soon_as_it_is_resumed_the_sweeps_take_it_up_again(store: S
     assert await store.overdue(store.now(), 10) == ["r1"]
     assert (await (await scanner(store)).run_once()).counts == {"overdue": 1}
     assert (await row(store)).state == "failed"
+
+
+async def backing_off(store: Store, due: int) -> None:
+    """A run whose attempt failed, and whose next one is due then."""
+    assert await answer(store, create("r1")) == APPLIED
+    assert await answer(store, activate(await peek_one(store), 2, token="token")) == APPLIED
+    change = leave("r1", 3, "retrying")
+    change.enqueue = QueueRow("r1", "order", 0, 0, due, 1)
+    assert await answer(store, change) == APPLIED
+
+
+@pytest.mark.parametrize("was", ["retrying", "pending"])
+async def test_no_pause_is_a_short_cut_to_what_is_not_due_yet(store: Store, was: str) -> None:
+    """An attempt after its back-off, and a run that starts later: each waits for the rest of its own time."""
+    due = store.now() + HOUR
+    if was == "retrying":
+        await backing_off(store, due)
+    else:
+        assert await answer(store, create("r1", scheduled_at=due, eligible_at=due)) == APPLIED
+    [before] = await store.queue()
+    assert (before.status, before.eligible_at) == ("delayed", due)
+    for _ in range(2):
+        assert await commands.pause(store, "r1", "me")
+        assert await store.queue() == []
+        assert (await Waker(store, "node").run_once()).counts == {}
+        assert await commands.resume(store, "r1", "me")
+        [after] = await store.queue()
+        assert ((await row(store)).state, after.status, after.eligible_at) == (was, "delayed", due)
+        assert await store.waits("r1") == []
+        await store.promote()
+        assert await store.peek(["order"], 10) == []
+    assert await examine(store, health=False) == []
+
+
+async def test_a_back_off_that_is_over_by_then_makes_nobody_wait(store: Store) -> None:
+    due = store.now() + HOUR
+    await backing_off(store, due)
+    assert await commands.pause(store, "r1", "me")
+    await store.decide(["r1"], due_at_once)
+    assert await commands.resume(store, "r1", "me")
+    assert ((await row(store)).state, (await peek_one(store)).run_id) == ("retrying", "r1")
+
+
+async def test_a_run_that_is_cancelled_or_opened_again_behind_a_pause_forgets_its_back_off(store: Store) -> None:
+    await backing_off(store, store.now() + HOUR)
+    assert await commands.pause(store, "r1", "me")
+    assert await commands.cancel(store, "r1", "me")
+    assert await store.waits("r1") == []
+    assert await commands.retry(store, "r1", "me")
+    assert (await peek_one(store)).run_id == "r1"

@@ -12,6 +12,7 @@ from tests.recovery import program
 from tests.recovery.kit import quick, until
 from tests.recovery.program import WORKFLOWS, lines, open_gate
 from tests.remote.kit import client, served, working
+from tests.worker.test_forgotten import Held, beating
 
 import ironflow
 from ironflow.config import Settings
@@ -21,6 +22,7 @@ from ironflow.model.fold import fold
 from ironflow.remote import connection, session
 from ironflow.remote.connection import Connection
 from ironflow.testing.relay import Relay
+from ironflow.worker import session as worker_session
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -159,7 +161,7 @@ async def test_g38_a_session_that_the_server_does_not_know_is_registered_again(
 async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "REGISTER_AGAIN_S", 0.01)
+    monkeypatch.setattr(worker_session, "REGISTER_AGAIN_S", 0.01)
     named: list[str] = []
     by = session.Supervised("boss", named.append)
     async with (
@@ -170,7 +172,8 @@ async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
         before = worker.session.row.session_id
         relay.cut()
         with caplog.at_level(logging.WARNING, "ironflow.worker"):
-            worker.session.forgotten(before)  # type: ignore[attr-defined]
+            assert isinstance(worker.session, session.RemoteSession)
+            worker.session.forgotten(before)
             await until(lambda: caplog.text.count("could not register anew") >= 2)
         await relay.up()
         await until(lambda: worker.session.registered)
@@ -178,6 +181,34 @@ async def test_a_worker_that_cannot_register_anew_tries_again_under_one_name(
         assert named == [before, row.session_id]
         assert worker.session.lock is not None
         assert row.lock_path == str(worker.session.lock.path)
+
+
+async def test_a_session_that_is_closed_while_it_registers_anew_leaves_nothing_behind(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = beating()
+    async with (
+        served(sqlite_url) as server,
+        client(sqlite_url, WORKFLOWS) as looking,
+        working(server.url, server.key, WORKFLOWS) as worker,
+    ):
+        ours = worker.session
+        assert isinstance(ours, session.RemoteSession)
+        held = Held(ours._tell)
+        monkeypatch.setattr(ours, "_tell", held)
+        await looking.store.close_session(ours.row.session_id)
+        await held.on_its_way.wait()
+        await ours.close()
+        held.may_arrive.set()
+        await until(lambda: not ours._opening.locked())
+        assert (ours.registered, ours.lock, ours._stream.wanted, beating() - before) == (False, None, False, set())
+
+
+async def test_news_of_an_earlier_session_is_no_news_of_this_one(sqlite_url: str) -> None:
+    async with served(sqlite_url) as server, working(server.url, server.key, WORKFLOWS) as worker:
+        assert isinstance(worker.session, session.RemoteSession)
+        worker.session.forgotten("the-one-before")
+        assert worker.session.registered
 
 
 async def test_r11_a_worker_that_is_cut_off_for_a_lease_time_gives_everything_up(sqlite_url: str) -> None:

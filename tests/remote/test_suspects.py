@@ -13,7 +13,9 @@ from tests.remote.kit import client, served, working
 from tests.store.build import changed
 
 from ironflow.config import Settings
+from ironflow.model import journal as j
 from ironflow.worker import isolation
+from ironflow.worker.local import LocalPort
 from ironflow.worker.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -79,6 +81,28 @@ async def test_suspects_take_turns_where_there_is_room_for_one(
             assert first in ("a-2", "b-2")
             assert len({pid for _, pid, _ in lines()}) == 2
             assert given == []
+
+
+@pytest.mark.parametrize("over", ["http", "database"])
+async def test_a_run_whose_process_left_without_it_is_given_back_and_charged_with_nothing(
+    sqlite_url: str, over: str
+) -> None:
+    """By its parent, whichever way that speaks to the database; a second time, there is nothing to give back."""
+    async with (
+        served(sqlite_url, Settings(suspect_after_ms=None)) as server,
+        client(sqlite_url, WORKFLOWS) as looking,
+        working(server.url, server.key, WORKFLOWS) as worker,
+    ):
+        run = await looking.start(program.line, "a")
+        await until(lambda: lines("a-2"))
+        port = worker.port if over == "http" else LocalPort(looking.store)
+        session_id = worker.session.row.session_id
+        for _ in range(2):
+            await port.give_back(run.id, session_id)
+        kinds = [event.kind for event in await looking.journal(run.id)]
+        assert (kinds.count(j.RUN_RELEASED), kinds.count(j.RUN_RECOVERED)) == (1, 0)
+        row = (await looking.get(run.id)).row
+        assert (row.lease_recoveries, row.consecutive_recoveries, row.charged_recoveries) == (0, 0, 0)
 
 
 async def test_a_suspect_waits_no_longer_than_its_promise_lasts(

@@ -76,3 +76,8 @@ async def test_one_that_was_opened_with_async_with_says_the_same(sqlite_url: str
 
         assert in_child(leaves).startswith("StopIteration"), "it did not wait for anything"
         assert await engine.run(program.short, "parent") == "parent"
+
+
+async def test_a_client_that_was_opened_with_async_with_says_the_same() -> None:
+    async with Client("http://127.0.0.1:1", "ifk_" + "0" * 40, settings=Settings()) as client:
+        assert "is a fork" in in_child(lambda: client.get("r").send(None))

@@ -99,7 +99,7 @@ async def test_a_worker_that_cannot_begin_is_stopped_again(store_url: str, monke
     async def fails(session: Any) -> None:
         raise LookupError("the peers could not be read")
 
-    monkeypatch.setattr("ironflow.worker.session.Session.look_around", fails)
+    monkeypatch.setattr("ironflow.worker.store_session.StoreSession.look_around", fails)
     with pytest.raises(LookupError):
         await Engine(store_url, workflows=program.WORKFLOWS).__aenter__()
     assert threads() == before

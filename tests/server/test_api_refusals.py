@@ -76,6 +76,7 @@ async def test_a_start_is_refused_in_the_words_of_its_body(
     assert found.json["detail"].startswith(said)
     if place.startswith("input"):
         assert f"GET /api/v1/workflows/{body['workflow']}/input-schema" in found.json["hint"]
+        assert found.json["hint"].startswith(("Expected: ", "Start it without one. ")), "in words, too"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,14 @@ async def test_a_body_that_is_no_json_is_refused(api: Api, key: str, content: by
 async def test_a_body_that_is_no_object_is_refused(api: Api, key: str, content: bytes) -> None:
     found = await api.ask("POST", "/runs", key, content=content)
     assert (found.status, found.code) == (400, "INVALID_REQUEST")
+    assert found.json["detail"] == "body: a JSON object is wanted"
+
+
+async def test_what_is_no_object_within_a_body_is_told_by_its_place(api: Api, key: str) -> None:
+    found = await api.ask("POST", "/runs/batch", key, body={"runs": [{"workflow": "order"}, 5]})
+    assert found.json["detail"] == "runs.1: a JSON object is wanted"
+    labels = await post(api, key, labels=[1])
+    assert labels.json["detail"] == "labels: a JSON object is wanted"
 
 
 async def test_a_body_over_the_limit_is_refused_with_size_and_limit(store_url: str) -> None:

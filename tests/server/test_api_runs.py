@@ -63,6 +63,22 @@ async def test_r43_two_creations_at_once_with_one_idempotency_key_make_one_run(p
             assert found[0].json["run_id"] in other.json["detail"]
 
 
+async def test_the_same_key_and_the_same_input_in_another_order_of_its_keys_give_the_same_run(
+    api: Api, key: str
+) -> None:
+    given = {"a": 1, "b": {"c": [1, {"d": True, "e": None}], "f": "g"}}
+    turned = {"b": {"f": "g", "c": [1, {"e": None, "d": True}]}, "a": 1}
+    for name in ("idempotency_key", "id"):
+        first = await post(api, key, input=given, **{name: "k"})
+        again = await post(api, key, input=turned, **{name: "k"})
+        assert (first.status, again.status) == (201, 200)
+        assert first.json["run_id"] == again.json["run_id"]
+        assert list((await api.ask("GET", f"/runs/{first.json['run_id']}", key)).json["input"]) == ["a", "b"]
+        for other in ({**given, "a": True}, {**given, "a": 2}, {"b": given["b"]}):
+            refused = await post(api, key, input=other, **{name: "k"})
+            assert (refused.status, refused.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
+
+
 @ironflow.workflow(name="order")
 async def ending_as_told(ctx: ironflow.Context, end: str) -> str:
     if end == "failed":

@@ -63,6 +63,29 @@ async def test_a_head_without_bounds_is_refused_before_anything_is_asked(node: S
     assert (await told(node, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Bad Header: x\r\n\r\n",
+        HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    ],
+    ids=["a header's name", "two framings", "two lengths", "an address", "half an address", "TLS", "a chunk"],
+)
+async def test_what_is_no_request_is_refused_as_a_problem(node: Served, sent: bytes) -> None:
+    answer = await told(node, sent)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"content-type: application/problem+json" in head
+    found = json.loads(body)
+    assert (found["status"], found["code"]) == (400, "MALFORMED_HTTP")
+    assert found["hint"]
+
+
 async def test_what_stands_behind_a_body_is_bounded_too(node: Served) -> None:
     reader, writer = await connected(node)
     writer.write(b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: ")

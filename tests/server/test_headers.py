@@ -50,6 +50,26 @@ async def test_a_body_that_is_compressed_is_refused_as_that(on_sqlite: Served) -
     assert (await create(here, shows, ("Content-Encoding", "Identity")))[0] == 201
 
 
+@pytest.mark.parametrize("said", [["gzip", "identity"], ["identity", "gzip"], ["identity, gzip"], ["gzip, identity"]])
+async def test_of_several_codings_of_a_body_each_counts(on_sqlite: Served, said: list[str]) -> None:
+    shows = ("Authorization", f"Bearer {await new_key(on_sqlite.store, kinds.ORG, role='developer')}")
+    status, found = await create(on_sqlite, shows, *(("Content-Encoding", one) for one in said))
+    assert (status, found["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert found["details"] == {"content_encoding": ", ".join(said)}
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_of_several_types_of_a_body_each_counts(on_sqlite: Served, first: bool) -> None:
+    await on_sqlite.worker()
+    key = await new_key(on_sqlite.store, kinds.ORG, role="developer")
+    for other, status in (("text/plain", 415), ("application/problem+json", 201)):
+        types = [("Content-Type", "application/json"), ("Content-Type", other)]
+        sent = CIMultiDict([("Authorization", f"Bearer {key}"), *(types if first else reversed(types))])
+        content = json.dumps({"workflow": "order"}).encode()
+        async with on_sqlite.http.post(f"{on_sqlite.url}/api/v1/runs", data=content, headers=sent) as response:
+            assert response.status == status
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/../b"])
 async def test_a_workflow_whose_address_leads_elsewhere_is_refused(on_sqlite: Served, name: str) -> None:
     with pytest.raises(Refused, match="a part that is only dots") as refused:

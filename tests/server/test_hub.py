@@ -19,6 +19,7 @@ from ironflow.model.capacity import RunHead
 from ironflow.model.run import PENDING, SLEEPING
 from ironflow.model.wait import TIMER
 from ironflow.runtime import Engine
+from ironflow.server import hub as hubs
 
 #: Long enough that only a word can have ended the wait, and not the look that finds what no word told, ms.
 LONG = 20_000
@@ -208,6 +209,46 @@ async def test_what_was_kept_for_a_poll_whose_worker_went_away_goes_to_the_next(
     monkeypatch.setattr(here.store, "reserve", reserve)
     go_on.set()
     assert [head.run_id for head in await asyncio.wait_for(other.poll(1, LONG), 2)] == [run.run_id]
+
+
+async def test_a_poll_whose_time_is_up_between_two_looks_that_failed_is_answered(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look for it failed at once, and the next one is far away: neither will say anything of the poll."""
+    monkeypatch.setattr(hubs, "AFTER_FAILURE_S", 600.0)
+    worker = await here.worker()
+
+    async def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(here.node.hub, "_look", broken)
+    with pytest.raises(Refused) as refused:
+        await asyncio.wait_for(worker.poll(1, 10), 20)
+    assert refused.value.code == StoreUnreachable.code
+    assert here.node.hub.waiting == 0
+
+
+async def test_a_route_that_is_told_while_the_queue_s_routes_are_read_is_not_lost(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look that needs no word is out of the way: only the word can bring this run to the poll."""
+    monkeypatch.setattr(hubs, "LOOK_S", 600.0)
+    worker = await here.worker(tags=("gpu",))
+    poll = await held(here, worker)
+    real, on_its_way, may_arrive = here.store.queue_routes, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Any:
+        found = await real()
+        on_its_way.set()
+        await may_arrive.wait()
+        return found
+
+    monkeypatch.setattr(here.store, "queue_routes", slow)
+    here.node.hub.told()
+    await on_its_way.wait()
+    run = await here.start(worker_tags=("gpu",))
+    may_arrive.set()
+    assert [head.run_id for head in await asyncio.wait_for(poll, 10)] == [run.run_id]
 
 
 async def test_a_second_poll_of_a_session_takes_the_place_of_the_first(here: Served) -> None:

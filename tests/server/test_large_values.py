@@ -19,7 +19,7 @@ from ironflow.model import journal as j
 from ironflow.model.fold import fold
 from ironflow.model.journal import Event
 from ironflow.model.transition import Transition
-from ironflow.server import sse
+from ironflow.server.large import AT_ONCE
 from ironflow.server.sse import Tail, frames
 from ironflow.store.base import Store
 
@@ -54,7 +54,7 @@ async def test_large_payloads_are_read_one_by_one_and_for_a_few_readers_at_a_tim
     await write(api, start("r1"), large(4), large(5), large(6))
     counting: Any = Reading(api.store)
     tail = Tail(counting, tick_s=600)
-    readers = sse.LARGE_AT_ONCE + 3
+    readers = AT_ONCE + 3
     streams = [frames(tail, "r1", 0, allowed) for _ in range(readers)]
     taken = [0] * readers
 
@@ -66,9 +66,9 @@ async def test_large_payloads_are_read_one_by_one_and_for_a_few_readers_at_a_tim
                 return
 
     tasks = [asyncio.ensure_future(take(n)) for n in range(readers)]
-    await until(lambda: sum(task.done() for task in tasks) == sse.LARGE_AT_ONCE)
-    await until(lambda: sum(taken) == 3 * sse.LARGE_AT_ONCE + 2 * 3)
-    assert counting.read == sse.LARGE_AT_ONCE  # one for each that holds one, and none for those that wait
+    await until(lambda: sum(task.done() for task in tasks) == AT_ONCE)
+    await until(lambda: sum(taken) == 3 * AT_ONCE + 2 * 3)
+    assert counting.read == AT_ONCE  # one for each that holds one, and none for those that wait
     for n, task in enumerate(tasks):
         if task.done():
             await streams[n].aclose()  # it is gone, and the next one gets its turn
@@ -98,16 +98,16 @@ async def test_readers_that_take_nothing_hold_up_no_other_organisation_s(api: Ap
     api.app = unread
     own, other = await api.key("viewer"), await api.key("viewer", scope=OTHER)
     async with AsyncExitStack() as stack:
-        for _ in range(sse.LARGE_AT_ONCE + 1):
+        for _ in range(AT_ONCE + 1):
             await stack.enter_async_context(api.open("GET", "/runs/r1/events", own))
-        await until(lambda: stuck[0] == sse.LARGE_AT_ONCE)
+        await until(lambda: stuck[0] == AT_ONCE)
         async with api.open("GET", "/runs/r2/events", other) as stream:
             browser = Browser(stream)
             async with asyncio.timeout(5):
                 found = [await browser.next() for _ in range(4)]
         assert found[-1] is not None
         assert len(found[-1]["payload"]["result"]) == 20_000
-        assert stuck[0] == sse.LARGE_AT_ONCE
+        assert stuck[0] == AT_ONCE
 
 
 async def test_a_stream_gives_large_payloads_whole_and_in_their_place(api: Api) -> None:

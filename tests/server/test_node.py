@@ -13,7 +13,8 @@ import pytest
 from tests.recovery.kit import until
 from tests.server.kit import Refused, Served, always, append, patient, served, start
 
-from ironflow.errors import ServerStopping
+from ironflow.errors import ServerStopping, StoreUnreachable
+from ironflow.loops import alarm as alarms
 from ironflow.loops.alarm import Alarm
 from ironflow.loops.driver import Driver, Report
 from ironflow.model import wire
@@ -73,11 +74,43 @@ async def test_an_earlier_time_that_is_told_moves_the_alarm_forward(noted: tuple
     alarm, loop, store = noted
     await later(store, 60_000, "late")
     alarm.start()
-    await until(lambda: alarm._due)  # it sleeps towards the late one
+    await until(lambda: alarm._next.at)  # it sleeps towards the late one
     due = await later(store, 200, "soon")
     alarm.expect(due)
     await until(lambda: loop.at, patience=1.5)  # asking again by itself comes after two seconds
     assert store.now() >= due - 20
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["an older answer", "no answer"])
+async def test_what_is_told_while_the_alarm_asks_is_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(alarms, "ASK_AGAIN_MS", 600_000)
+    loop, real = Noted(), store.next_due
+    on_its_way, may_arrive = asyncio.Event(), asyncio.Event()
+
+    async def held() -> int | None:
+        found = await real()
+        on_its_way.set()
+        await may_arrive.wait()
+        if fails:
+            raise StoreUnreachable("the network is cut")
+        return found
+
+    monkeypatch.setattr(store, "next_due", held)
+    driver = Driver(loop, 600_000)
+    alarm = Alarm(store, driver, 600_000)
+    driver.start()
+    await until(lambda: loop.at)
+    loop.at.clear()
+    alarm.start()
+    await on_its_way.wait()
+    alarm.expect(due := await later(store, 100, "soon"))
+    may_arrive.set()
+    await until(lambda: loop.at)
+    assert store.now() >= due - 20
+    await alarm.stop()
+    await driver.stop()
 
 
 async def test_what_stays_due_does_not_keep_the_alarm_busy(noted: tuple[Alarm, Noted, Store]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ async def twice(ctx: ironflow.Context, n: int) -> int:
 class Process:
     """A server process, seen from the test."""
 
-    def __init__(self, *words: str, **environment: str) -> None:
+    def __init__(self, *words: str, files: tuple[int, int] | None = None, **environment: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ironflow", "serve", "--json", "--port", "0", *words],
             cwd=ROOT,
@@ -50,6 +52,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=None if files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, files),
         )
         self.ready: dict[str, Any] = {}
 
@@ -78,9 +81,11 @@ class Process:
 
 
 @contextmanager
-def serving_process(*words: str, **environment: str) -> Iterator[Process]:
-    """A server process that has begun; gone afterwards."""
-    process = Process(*words, **environment)
+def serving_process(
+    *words: str, files: tuple[int, int] | None = None, **environment: str
+) -> Iterator[Process]:
+    """A server process that has begun; gone afterwards. `files`: how many it may have open, and raise that to."""
+    process = Process(*words, files=files, **environment)
     try:
         yield process.begin()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ironflow.model import journal as j
@@ -152,6 +153,13 @@ def changed(**columns: Any) -> Callable[[Locked], Transition]:
         return change
 
     return decide
+
+
+def due_at_once(locked: Locked) -> Transition:
+    """A decision: whatever a run waits for was due in the year 1970."""
+    change = Transition(locked.row.run_id, "locked", locked.row.execution_seq)
+    change.clear_waits, change.waits = True, [replace(wait, due_at=1) for wait in locked.waits]
+    return change
 
 
 async def ended(store: Store, run_id: str, at: int, *, state: str = "completed", **row: Any) -> None:

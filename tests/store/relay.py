@@ -22,11 +22,18 @@ _SOCKET = ".s.PGSQL.5432"
 
 
 @contextlib.asynccontextmanager
-async def losing(loss: str, url: str) -> AsyncIterator[tuple[str, Relay]]:
-    """The address of the same database through a relay that loses this, and the relay."""
+async def relayed(url: str) -> AsyncIterator[tuple[str, Relay]]:
+    """The address of the same database through a relay, and the relay."""
     [folder] = parse_qs(urlsplit(url).query)["host"]
     with tempfile.TemporaryDirectory(prefix="relay-") as place:
         async with Relay(f"{folder}/{_SOCKET}", at=f"{place}/{_SOCKET}") as relay:
-            lose = relay.lose_answer if loss == LOSE_THE_ANSWER else relay.lose_request
-            lose(loss.encode() + rb".*COMMIT;")
             yield f"{url.partition('?')[0]}?host={quote(place)}", relay
+
+
+@contextlib.asynccontextmanager
+async def losing(loss: str, url: str) -> AsyncIterator[tuple[str, Relay]]:
+    """The same, of a relay that loses this."""
+    async with relayed(url) as (address, relay):
+        lose = relay.lose_answer if loss == LOSE_THE_ANSWER else relay.lose_request
+        lose(loss.encode() + rb".*COMMIT;")
+        yield address, relay

@@ -114,6 +114,36 @@ async def test_a_journal_is_read_from_anywhere_and_as_far_as_asked(store: Store)
     assert await store.journal("nobody") == []
 
 
+async def test_the_last_event_of_a_run_is_read_alone_and_with_its_payload(store: Store) -> None:
+    assert await store.last_event("nobody") is None
+    assert await store.last_event("no\0body") is None
+    await answers(store, start("r1"), start("r2"))
+    for size in (1, INLINE_PAYLOAD):
+        change = append("r1", 4 if size == 1 else 5)
+        change.events[0].payload = f'{{"result":"{"x" * size}"}}'
+        await answer(store, change)
+        assert repr(await store.last_event("r1")) == repr((await store.journal("r1"))[-1])
+    last = await store.last_event("r2")
+    assert last is not None
+    assert (last.seq, last.kind) == (3, j.STEP_STARTED)
+
+
+async def test_large_events_stand_where_they_belong_wherever_a_journal_is_read_from(store: Store) -> None:
+    """A large one ends what is read at once, where there is such a thing, and nothing is lost or told twice there."""
+    await answer(store, start("r1"))
+    change = append("r1", 4, count=40)
+    for event in change.events:
+        if event.seq in (10, 11, 43):
+            event.payload = f'{{"result":"{"x" * INLINE_PAYLOAD}{event.seq}"}}'
+    await answer(store, change)
+    whole = [repr(event) for event in (await store.journals(["r1"]))["r1"]]
+    assert len(whole) == 43
+    for after in (0, 8, 9, 10, 11, 42, 43):
+        for limit in (0, 1, 2, 3, 50):
+            found = await store.journal("r1", after, limit)
+            assert [repr(event) for event in found] == whole[after : after + limit if limit else None]
+
+
 async def test_journals_of_several_runs_are_read_at_once(store: Store) -> None:
     await answers(store, start("r1"), create("r2"))
     journals = await store.journals(["r2", "nobody", "r1"])

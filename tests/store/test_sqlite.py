@@ -102,6 +102,36 @@ async def test_retention_may_delete_the_journals_it_names_and_no_other(sqlite: S
     assert [len(await sqlite.journal(run_id)) for run_id in ("r1", "r2")] == [0, 3]
 
 
+# ---- what the loop reads itself
+@pytest.mark.parametrize(("count", "size", "at_once"), [
+    (20, 100, True), (1, 100_000, False), (200, 4_000, False), (1_000, 10, False),
+])  # fmt: skip
+async def test_others_have_their_turn_while_a_journal_of_any_size_is_read(
+    sqlite: Store, count: int, size: int, at_once: bool
+) -> None:
+    """What is small is read on the spot, which is quicker for everybody; the rest in a thread."""
+    await answer(sqlite, start("r1"))
+    change = append("r1", 4, count=count)
+    for event in change.events:
+        event.payload = "x" * size
+    await answer(sqlite, change)
+    turns: list[int] = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    assert len(await sqlite.journal("r1")) == count + 3
+    assert turns == ([] if at_once else [1])
+
+
+async def test_others_have_their_turn_while_single_events_are_read(sqlite: Store) -> None:
+    change = start("r1")
+    change.events[2].payload = "x" * 100_000
+    await answer(sqlite, change)
+    for read in (lambda: sqlite.events_at([("r1", 3)]), lambda: sqlite.last_event("r1")):
+        turns: list[int] = []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        assert await read()
+        assert turns == [1]
+
+
 # ---- files that cannot be used
 async def test_a_database_of_a_newer_release_is_refused(sqlite_url: str, tmp_path: Path) -> None:
     await (await connect(sqlite_url)).close()

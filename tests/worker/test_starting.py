@@ -33,6 +33,11 @@ async def double(ctx: ironflow.Context, n: int) -> int:
 
 
 @ironflow.workflow
+async def counted(ctx: ironflow.Context, given: dict[Any, Any]) -> int:
+    return len(given)
+
+
+@ironflow.workflow
 async def other(ctx: ironflow.Context, n: int) -> int:
     return n
 
@@ -52,6 +57,16 @@ async def test_a_run_id_gives_the_run_that_has_it_and_refuses_another_input(stor
             await engine.start(double, 5, id="mine")
         with pytest.raises(InvalidInput, match="a run of double"):
             await engine.start(other, 4, id="mine")
+
+
+async def test_the_order_of_the_keys_of_an_input_makes_no_other_input(store_url: str) -> None:
+    async with ironflow.open(store_url, workflows=[counted]) as engine:
+        for name in ("id", "idempotency_key"):
+            first = await engine.start(counted, {"a": 1, 2: {"b": 3, "c": 4}}, **{name: name})
+            again = await engine.start(counted, {2: {"c": 4, "b": 3}, "a": 1}, **{name: name})
+            assert (again.id, again.created) == (first.id, False)
+            with pytest.raises(IdempotencyKeyConflict, match="another input"):
+                await engine.start(counted, {2: {"c": 3, "b": 4}, "a": 1}, **{name: name})
 
 
 @pytest.mark.parametrize("worker", [True, False])

@@ -7,24 +7,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.recovery import program
-from tests.recovery.kit import quick, until
+from tests.recovery.kit import quick, scanner, until
 from tests.recovery.program import lines, open_gate
+from tests.store.build import changed, due_at_once
 from tests.worker import foreign
 
 import ironflow
 from ironflow import Context, Engine
 from ironflow.config import Settings
+from ironflow.errors import StoreUnreachable
 from ironflow.model import journal as j
+from ironflow.model import recovery
 from ironflow.model.fold import fold
-from ironflow.model.transition import GUARD_LOCKED, Locked, Transition
+from ironflow.model.transition import Locked, Transition
 from ironflow.store.base import Store
-from ironflow.worker.dispatcher import POLL_S, Dispatcher
+from ironflow.worker.dispatcher import AFTER_OUTAGE_S, POLL_S, Dispatcher
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -67,6 +69,12 @@ async def sleeper(ctx: Context, seconds: float) -> str:
     return await program.mark("woke")
 
 
+@ironflow.workflow
+async def works_and_sleeps(ctx: Context, name: str) -> None:
+    await program.hold(name)
+    await ctx.sleep(3600)
+
+
 @ironflow.workflow(lane=1)
 async def sleeper_in_lane(ctx: Context, seconds: float) -> str:
     await ctx.sleep(seconds)
@@ -78,7 +86,7 @@ async def tagged(ctx: Context) -> str:
     return "done"
 
 
-WORKFLOWS = [crowded, keyed, sleeper, sleeper_in_lane, tagged, *program.WORKFLOWS]
+WORKFLOWS = [crowded, keyed, sleeper, sleeper_in_lane, tagged, works_and_sleeps, *program.WORKFLOWS]
 
 
 def engine(url: str, settings: Settings | None = None, **options: Any) -> Engine:
@@ -235,11 +243,20 @@ async def test_a_run_with_tags_of_its_own_is_found_by_a_worker_that_carries_them
 
 
 async def test_g27_a_sleeping_run_holds_neither_lease_nor_slot(store_url: str) -> None:
+    """Not one that never held any, because it slept before anything else, and not one that gives its own back."""
     async with engine(store_url, quick(concurrency=1)) as one:
-        asleep = await one.start(sleeper, 3600.0)
-        await until(lambda: _state(one, asleep.id, "sleeping"))
-        assert (await one.store.leases(), await one.store.queue()) == ([], [])
-        assert await one.run(program.short, "x") == "x"
+        for flow, given in ((sleeper, 3600.0), (works_and_sleeps, "held")):
+            asleep = await one.start(flow, given)
+            if flow is works_and_sleeps:
+                await until(lambda: lines("held"))
+                assert [lease.run_id for lease in await one.store.leases()] == [asleep.id]
+                open_gate("held")
+            await until(lambda run_id=asleep.id: _state(one, run_id, "sleeping"))
+            found = await one.store.holdings(asleep.id)
+            assert found is not None
+            assert (found.lease, found.queue) == (None, None)
+            assert await one.run(program.short, "x") == "x"
+        assert await one.store.leases() == []
 
 
 async def _state(one: Engine, run_id: str, state: str) -> bool:
@@ -260,7 +277,7 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
         asleep = await one.start(sleeper, 3600.0)
         await until(lambda: _state(one, asleep.id, "sleeping"))
     async with engine(store_url, worker=False) as client:
-        await client.store.decide([asleep.id], _due_at_once)  # only now: the worker that had its code is gone
+        await client.store.decide([asleep.id], due_at_once)  # only now: the worker that had its code is gone
     async with Engine(store_url, workflows=[program.short], settings=quick()) as other:
         await until(lambda: _state(other, asleep.id, "pending"))  # the waker put it into the queue
         assert await other.run(program.short, "x") == "x"
@@ -269,12 +286,6 @@ async def test_due_runs_of_workflows_that_nobody_here_has_do_not_keep_the_worker
         other.worker.dispatcher.expect(0)
         await until(lambda: POLL_S in pauses)
         assert len(pauses) < 4, pauses
-
-
-def _due_at_once(locked: Locked) -> Transition:
-    change = Transition(locked.row.run_id, GUARD_LOCKED, locked.row.execution_seq)
-    change.clear_waits, change.waits = True, [replace(wait, due_at=1) for wait in locked.waits]
-    return change
 
 
 def _pauses_of(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -291,19 +302,53 @@ def _pauses_of(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> list[
     return pauses
 
 
+@pytest.mark.parametrize(
+    ("error", "least"), [(StoreUnreachable("the network is cut"), AFTER_OUTAGE_S), (RuntimeError("a bug"), POLL_S)]
+)
+async def test_a_look_for_what_is_due_that_fails_is_not_repeated_at_once(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception, least: float
+) -> None:
+    """What is due stays due as long as it cannot be read: a look per millisecond, each with its traceback."""
+    async with engine(store_url) as one:
+        assert one.worker is not None
+        finder = one.worker.dispatcher
+        await until(lambda: finder._next.at is None)
+        pauses, failures = _pauses_of(finder, monkeypatch), 0
+
+        async def fails(*arguments: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            raise error
+
+        monkeypatch.setattr(finder.store, "due", fails)
+        finder.expect(0)
+        await until(lambda: failures and pauses)
+        assert pauses[0] == least
+
+
 async def test_p6_an_ended_run_is_left_alone_by_every_loop(store_url: str) -> None:
     async with engine(store_url) as one:
         run = await one.start(program.short, "x")
         await run.result(timeout=20)
         before = [event.seq for event in await one.store.journal(run.id)]
+        # Sweeps for what nobody has leave alone what began within the time of a lease, ended or not.
+        await one.store.decide([run.id], changed(started_at=1, created_at=1))
+        assert (await one.store.unowned(one.store.now(), 10)).run_ids == []
+        await one.store.decide([run.id], _never_requeued)
         assert one.worker is not None
         for driver in one.worker.dispatcher.drivers:
             await driver.loop.run_once()
+        await (await scanner(one.store)).run_once()
         one.worker.dispatcher.wake()
     async with engine(store_url) as again:
         assert await again.handle(run.id, program.short).result(timeout=20) == "x"
         assert [event.seq for event in await again.store.journal(run.id)] == before
     assert len(lines("x")) == 1
+
+
+def _never_requeued(locked: Locked) -> Transition | None:
+    """What the sweep for lost runs decides about one that it met all the same."""
+    return recovery.unowned(locked, recovery.RecoveryPolicy(), locked.now)
 
 
 async def test_one_run_that_cannot_be_opened_stops_none_of_its_batch(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.workflow.driving import Driver, work
@@ -54,54 +53,104 @@ def test_a_loop_that_only_spins_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "sleep(0)" in str(d.error)
 
 
-def escaped_future() -> tuple[Driver, asyncio.Future[int]]:
+def test_a_callback_from_outside_an_activation_is_an_error_that_names_the_culprit() -> None:
+    async def flow(ctx: Context) -> None:
+        escaped.append(asyncio.get_running_loop())
+        await work()
+
+    def culprit() -> None: ...
+
+    escaped: list[asyncio.AbstractEventLoop] = []
+    with Driver(flow) as d:
+        with pytest.raises(ForbiddenInWorkflow, match=r"culprit was scheduled on the loop of run run-1 outside .*Main"):
+            escaped[0].call_soon_threadsafe(culprit)
+        d.complete()
+        assert isinstance(d.error, ForbiddenInWorkflow)
+
+
+ENDS: dict[str, Callable[[asyncio.Future[int]], object]] = {
+    "set_result": lambda future: future.set_result(1),
+    "set_exception": lambda future: future.set_exception(ValueError("from outside")),
+    "cancel": lambda future: future.cancel(),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_future_set_from_outside_is_an_error_also_before_anybody_awaits_it(how: str, awaited: bool) -> None:
     async def flow(ctx: Context) -> int:
         future = asyncio.get_running_loop().create_future()
         escaped.append(future)
-        asyncio.create_task(work())  # noqa: RUF006
+        if awaited:
+            asyncio.create_task(work())  # noqa: RUF006
+        else:
+            await work()
         return await future  # type: ignore[no-any-return]
 
     escaped: list[asyncio.Future[int]] = []
-    d = Driver(flow).start()
-    return d, escaped[0]
+    with Driver(flow) as d:
+        caught = raised_in_thread(lambda: ENDS[how](escaped[0]), "the culprit")
+        assert isinstance(caught, ForbiddenInWorkflow)
+        assert str(caught).startswith(
+            f"{how}() of a future was called on the loop of run run-1 outside an activation, in thread the culprit; "
+        )
+        assert not escaped[0].done()
+        d.complete()
+        assert d.error is caught
 
 
-def test_a_callback_from_outside_an_activation_is_an_error_that_names_the_culprit() -> None:
-    d, future = escaped_future()
-    with pytest.raises(ForbiddenInWorkflow, match="task main was scheduled on the loop of run run-1 outside"):
+def test_a_future_set_by_the_run_s_own_code_is_none() -> None:
+    async def flow(ctx: Context) -> list[object]:
+        made = [asyncio.get_running_loop().create_future() for _ in ENDS]
+        for future, end in zip(made, ENDS.values(), strict=True):
+            end(future)
+        return [type(one).__name__ for one in await asyncio.gather(*made, return_exceptions=True)]
+
+    def in_a_thread(ctx: Context) -> list[object]:
+        async def collect() -> list[object]:
+            return await flow(ctx)
+
+        future = asyncio.get_running_loop().create_future()
         future.set_result(1)
-    d.complete()
-    assert isinstance(d.error, ForbiddenInWorkflow)
-    d.instance.close()
+        assert ctx.wait(future) == 1
+        return ctx.wait(collect())
+
+    for handler in (flow, in_a_thread):
+        with Driver(handler) as d:
+            assert d.value == ["int", "ValueError", "CancelledError"]
+
+
+def raised_in_thread(act: Callable[[], object], name: str | None = None) -> BaseException | None:
+    """What `act` raises in a thread of its own."""
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run, name=name)
+    thread.start()
+    thread.join()
+    return caught[0] if caught else None
 
 
 def test_a_callback_from_another_thread_is_an_error_even_during_an_activation() -> None:
-    caught: list[BaseException] = []
-
-    def from_thread(act: Callable[..., Any]) -> None:
-        def run() -> None:
-            try:
-                act()
-            except BaseException as error:
-                caught.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+    caught: list[BaseException | None] = []
 
     def culprit() -> None: ...
 
     async def flow(ctx: Context) -> None:
         loop = asyncio.get_running_loop()
-        from_thread(lambda: loop.call_soon_threadsafe(culprit))
-        from_thread(lambda: loop.call_later(1, culprit))
+        caught.append(raised_in_thread(lambda: loop.call_soon_threadsafe(culprit)))
+        caught.append(raised_in_thread(lambda: loop.call_later(1, culprit)))
         coroutine = asyncio.sleep(0)
-        from_thread(lambda: loop.create_task(coroutine))
+        caught.append(raised_in_thread(lambda: loop.create_task(coroutine)))
         coroutine.close()
         await work()
 
     with Driver(flow) as d:
-        assert len(caught) == 3
         assert all(isinstance(error, ForbiddenInWorkflow) for error in caught)
         assert "culprit" in str(caught[0])
         assert isinstance(d.error, ForbiddenInWorkflow)
@@ -139,6 +188,60 @@ def test_an_exit_from_a_task_can_be_caught_by_who_awaits_it() -> None:
 
     with Driver(flow) as d:
         assert d.value == "caught"
+
+
+class Unusual(BaseException):
+    """No exception that a program is expected to go on after."""
+
+
+EXITS = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Unusual(), BaseExceptionGroup("some", [SystemExit(3)])]
+
+
+@pytest.mark.parametrize("exit", EXITS, ids=repr)
+def test_an_exit_from_a_task_that_nobody_awaited_fails_the_run(exit: BaseException) -> None:
+    async def flow(ctx: Context) -> str:
+        async def leave() -> None:
+            raise exit
+
+        tasks.append(asyncio.create_task(leave(), name="the one that left"))
+        return str(await work())
+
+    tasks: list[asyncio.Task[None]] = []
+    with Driver(flow) as d:
+        assert d.instance.outcome is None, "whoever awaits the task could still catch it"
+        d.complete()
+        assert d.error is exit
+        assert "raised in task the one that left" in d.error.__notes__[-1]
+        assert d.instance.unreported == [f"task the one that left failed and was never awaited: {exit!r}"]
+
+
+def test_an_error_that_the_run_ended_with_is_not_hidden_by_an_exit_nobody_saw() -> None:
+    async def flow(ctx: Context) -> None:
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        left = asyncio.create_task(leave())
+        await asyncio.sleep(0)
+        raise ValueError(f"the real one, {left.done()}")
+
+    with Driver(flow) as d:
+        assert str(d.error) == "the real one, True"
+        assert "SystemExit(3)" in d.instance.unreported[0]
+
+
+def test_failures_that_are_looked_at_late_count_as_looked_at_however_many_there_are() -> None:
+    async def flow(ctx: Context) -> int:
+        async def fail(how: type[BaseException]) -> None:
+            raise how
+
+        tasks = [asyncio.create_task(fail(how)) for how in (ValueError, SystemExit) * 200]
+        await work()
+        later = [asyncio.create_task(asyncio.sleep(0)) for _ in range(500)]
+        return len(await asyncio.gather(*tasks, *later, return_exceptions=True))
+
+    with Driver(flow) as d:
+        d.complete()
+        assert (d.value, d.instance.unreported) == (900, [])
 
 
 def test_an_exit_from_a_plain_callback_fails_the_run_too() -> None:

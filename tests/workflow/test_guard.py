@@ -83,6 +83,20 @@ def test_without_strict_rules_it_works_and_is_warned_about_once(caplog: pytest.L
     assert "ctx.now()" in record.getMessage()
 
 
+@pytest.mark.parametrize("what", OFFENCES)
+def test_one_call_is_warned_about_once_whatever_it_calls_in_turn(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def flow(ctx: Context) -> None:
+        made = OFFENCES[what]()
+        if isinstance(made, socket.socket):
+            made.close()
+
+    with Driver(flow):
+        named = [record.getMessage() for record in caplog.records if what in record.getMessage()]
+        assert len(named) == 1
+        if what.endswith("()") or what == "random numbers":
+            assert len(caplog.records) == 1
+
+
 def test_a_line_is_warned_about_once_for_each_kind_of_thing_it_does(caplog: pytest.LogCaptureFixture) -> None:
     async def flow(ctx: Context) -> Any:
         return [(os.environ.get("PATH"), Path(__file__).read_text(), time.time()) for _ in range(2)]

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ironflow.cli.database import DbOption, JsonOption
+from ironflow.cli.database import JsonOption
+
+#: Not the option of the other commands: a demo leaves no trace in the database that one works with.
+DbOption = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The database: sqlite:///FILE or postgresql://…; without it a SQLite file that is gone afterwards.",
+        show_default=False,
+    ),
+]
 
 
 def demo(

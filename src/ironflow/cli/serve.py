@@ -75,6 +75,7 @@ def _only_this_host(host: str) -> None:
 
 async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as_json: bool) -> int:
     try:
+        from ironflow.server.open_files import raise_limit
         from ironflow.server.serving import bind, serving
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ironflow"):
@@ -85,6 +86,7 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
     from ironflow.runtime import Engine
 
     configure(settings)
+    raise_limit(settings.max_streams)
     listener = bind(settings.listen_host, settings.listen_port)
     orderly, engine = True, None
     with Signals() as signals:

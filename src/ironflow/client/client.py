@@ -65,9 +65,8 @@ class Client(Synchronous):
         self.server = server_url(server)
         key = api_key() if key is None else checked_key(key, "the key")
         most_bytes = (settings or Settings.load()).max_api_body_bytes
-        self._opened = Connection(
-            self.server, key, most_bytes=most_bytes, pauses=PAUSES if pauses is None else pauses
-        )
+        waits = PAUSES if pauses is None else pauses
+        self._opened = Connection(self.server, key, most_bytes=most_bytes, pauses=waits)
         self._starts = Gathering(self._opened)
 
     @property
@@ -79,6 +78,7 @@ class Client(Synchronous):
         return f"Client({self.server!r})"
 
     async def __aenter__(self) -> Client:
+        self._process = os.getpid()
         await self._connection.open()
         return self
 
@@ -196,22 +196,34 @@ class Client(Synchronous):
         return folder.view.state, payload
 
     async def cancel(self, run_id: str, *, force: bool = False) -> bool:
-        """End a run; `force` skips its compensations. Returns whether anything changed."""
+        """End a run; `force` skips its compensations. Returns whether anything changed: not if it is cancelled already.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it has ended otherwise.
+        """
         return bool((await self.steer(run_id, "cancel", force=force))["changed"])
 
     async def pause(self, run_id: str) -> bool:
-        """Hold a run where it is."""
+        """Hold a run where it is. Returns whether anything changed: not if it is paused already.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it has ended, or is being cancelled.
+        """
         return bool((await self.steer(run_id, "pause"))["changed"])
 
     async def resume(self, run_id: str) -> bool:
-        """Let a paused run go on."""
+        """Let a paused run go on. Returns True: one that is not paused is refused.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it is not paused.
+        """
         return bool((await self.steer(run_id, "resume"))["changed"])
 
     async def retry(self, run_id: str, *, restart: bool = False) -> bool:
-        """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again.
+        """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again. Returns True.
 
         Raises:
-            InvalidTransition: it is live or ended well, or its compensations ran and it is not to be restarted.
+            RunNotFound, InvalidTransition: there is no such run; it is live, ended well, or can only be restarted.
         """
         return bool((await self.steer(run_id, "retry", restart=restart))["changed"])
 
@@ -227,7 +239,7 @@ class Client(Synchronous):
         """Remove a run that has ended, with its journal.
 
         Raises:
-            InvalidTransition: it is live.
+            RunNotFound, InvalidTransition: there is no such run; it is live.
         """
         self._connection.read(_nothing, (await self._connection.ask("DELETE", _run(run_id), again=False)).body)
 

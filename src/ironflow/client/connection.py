@@ -128,7 +128,8 @@ class Connection:
                 with self._saying_that_it_takes_long():
                     answer = await self._ask_once(method, path, query, data)
             except ServerUnreachable as error:
-                if failed == len(self.pauses) or not (again or error.details["unsent"]):
+                more = (again or error.details["unsent"]) and not error.details["lasting"]
+                if failed == len(self.pauses) or not more:
                     raise
                 problem = error.message
             else:

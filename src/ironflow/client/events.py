@@ -48,7 +48,7 @@ async def events(connection: Connection, run: str, after: int) -> AsyncGenerator
                         after, last = event.seq, event
                         yield event
         except IronflowError as error:
-            if error.status < 500:
+            if error.status < 500 or error.details.get("lasting"):
                 raise
             problem = error
         failed = 0 if last is not None or time.monotonic() - began > LIVED_S else failed + 1

@@ -28,7 +28,7 @@ _FACTS: dict[type[IronflowError], tuple[str, ...]] = {
     InvalidSettings: ("problems",),
     PayloadRejected: ("path", "reason"),
     PayloadTooLarge: ("what", "size", "limit"),
-    ReplayDivergence: ("step_id", "expected", "recorded"),
+    ReplayDivergence: ("step_id", "expected", "recorded", "where"),
     RunError: ("run_id",),
 }
 #: How much of an answer that is no problem document is repeated.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -11,6 +12,9 @@ from pydantic_core import from_json
 
 from ironflow.errors import InvalidSettings, ServerError, ServerUnreachable
 from ironflow.extras import not_installed
+
+#: What a handshake fails with where the other side answers in plain text.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 
 def http_library() -> Any:
@@ -68,14 +72,34 @@ def stranger(server: str) -> ServerError:
 
 
 def broken(server: str, error: Exception) -> ServerUnreachable:
-    """The error of a connection that did not come about or broke; `details.unsent` says that nothing had been sent."""
+    """The error of a connection that did not come about or broke.
+
+    `details.unsent` says that nothing had been sent, `details.lasting` that another try meets the same.
+    """
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLError):
+        return _insecure(server, cause)
     unsent = isinstance(error, (http_library().ClientConnectorError, ConnectionRefusedError))
     told = "no server answers at" if unsent else "the connection broke to"
-    return ServerUnreachable(f"{told} {server}: {_reason(error)}", details={"unsent": unsent})
+    return ServerUnreachable(f"{told} {server}: {_reason(cause)}", details={"unsent": unsent, "lasting": False})
 
 
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "os_error", error)
+def _insecure(server: str, error: ssl.SSLError) -> ServerUnreachable:
+    """The error of a handshake that failed. Its number counts errors of TLS, and is none of the system's."""
+    reason = getattr(error, "reason", None)  # which an error that was not raised by OpenSSL itself lacks
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = f"the certificate of {server} is not trusted: {getattr(error, 'verify_message', reason)}"
+        hint = "Put the certificate of its issuer into the file that SSL_CERT_FILE names, or correct the address."
+    elif reason in _NO_TLS:
+        told = f"{server} does not speak TLS"
+        hint = f"Use http://{server.partition('//')[2]}, or the port at which TLS is spoken."
+    else:
+        told = f"no secure connection to {server} came about: {reason or error}"
+        hint = None
+    return ServerUnreachable(told, hint=hint, details={"unsent": True, "lasting": hint is not None})
+
+
+def _reason(cause: Exception) -> str:
     number = getattr(cause, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number)

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from ironflow.codec.schema import DEEPEST, LENIENT, Look
 from ironflow.codec.tags import segment
 
-#: How much of a value and of its schema is looked at: a tenth of a second at most, in which a node does nothing else.
-_MOST_STEPS: Final = 100_000
+#: How much of a value and of its schema is looked at: some hundredths of a second, in which a node does nothing else.
+_MOST_STEPS: Final = 10_000
 
 
 class Misfit(NamedTuple):

@@ -2,7 +2,8 @@
 
 Owns the check by which such a schema is let in, where a worker declares it. Promises that what passes is small, has the
 form that `takes_null` and `misfit` expect, and holds one value against few of its parts. Both are bounded by
-themselves, too: what was stored before there was this check costs no more.
+themselves, too: what was stored before there was this check costs no more. The check itself comes in pieces, for who
+shares a loop with others.
 """
 
 from __future__ import annotations
@@ -17,39 +18,52 @@ from ironflow.codec.schema import DEEPEST, pointed_at
 LONGEST: Final = 65_536
 #: Parts of a schema that one value is held against, references followed.
 MOST_PARTS: Final = 2_000
+#: How a schema is called.
+_PLACE: Final = "input_schema"
 #: Where other schemas stand: one, a list of them, or one under each name.
 _ONE: Final = ("items", "additionalProperties")
 _MANY: Final = ("allOf", "anyOf", "oneOf")
 _NAMED: Final = ("properties", "$defs", "definitions")
 #: How much of a place an error repeats.
 _SHOWN: Final = 200
+#: Parts of a schema that make a piece of the check: a millisecond or two.
+_PIECE: Final = 100
+_NO_MORE: Final = object()
 
 
-def problem(schema: dict[str, Any], place: str = "input_schema") -> str | None:
-    """Why a schema cannot be used, None where it can be. What is not read here may have any form.
+def problem(schema: dict[str, Any]) -> str | None:
+    """Why a schema (JSON data) cannot be used, None where it can be. What is not read here may have any form."""
+    return next((found for found in looking(schema) if found is not None), None)
 
-    Args:
-        schema: JSON data.
-        place: how it is called.
-    """
+
+def looking(schema: dict[str, Any]) -> Iterator[str | None]:
+    """The same in pieces: None behind each of them, and the problem, with which it ends, where there is one."""
     size = len(json.dumps(schema, separators=(",", ":")))
     if size > LONGEST:
-        return f"{place} has {size:,} characters as JSON, and {LONGEST:,} is the most"
-    parts: list[tuple[str, Any]] = [(place, schema)]
+        yield f"{_PLACE} has {size:,} characters as JSON, and {LONGEST:,} is the most"
+        return
+    open_: list[tuple[str, Iterator[tuple[str, Any]]]] = [(_PLACE, iter([("", schema)]))]
     seen: set[int] = set()
     costs: dict[int, tuple[int, int]] = {}
-    while parts:
-        at, part = parts.pop()
+    while open_:
+        above, parts = open_[-1]
+        where, part = next(parts, ("", _NO_MORE))
+        if part is _NO_MORE:
+            open_.pop()
+            continue
         if id(part) in seen:
             continue
         seen.add(id(part))
+        at = f"{above}{where}"[: _SHOWN + 1]
         found = _form(part)
         if found is None and isinstance(part, dict):
             found = _cost(part, schema, costs)
-            parts += [(f"{at}{where}", one) for where, one in _inside(part, schema)]
+            open_.append((at, _inside(part, schema)))
         if found is not None:
-            return f"{at[:_SHOWN]}{found}"
-    return None
+            yield f"{at[:_SHOWN]}{found}"
+            return
+        if len(seen) % _PIECE == 0:
+            yield None
 
 
 def _form(part: Any) -> str | None:
@@ -117,8 +131,12 @@ def _counted(part: Any, whole: Any, costs: dict[int, tuple[int, int]], depth: in
         for name in _MANY:
             arms = part.get(name)
             below += arms if isinstance(arms, list) else []
-        counted = [_counted(one, whole, costs, depth + 1) for one in below]
-        number, deepest = 1 + sum(one for one, _ in counted), 1 + max((one for _, one in counted), default=0)
+        number = deepest = 1
+        for one in below:
+            more, further = _counted(one, whole, costs, depth + 1)
+            number, deepest = number + more, max(deepest, 1 + further)
+            if number > MOST_PARTS:  # which is too many, however many there are
+                break
         found = costs[id(part)] = min(number, MOST_PARTS + 1), deepest
     if depth + found[1] > DEEPEST:
         raise RecursionError

@@ -13,12 +13,12 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from threading import get_ident
-from types import CodeType, FrameType
-from typing import Any, Generic, NoReturn, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from ironflow.engine.definitions import StepSpec
 from ironflow.engine.loop_base import LATEST_DUE_MS
-from ironflow.engine.requests import StartTimer, StepCall
+from ironflow.engine.requests import Made, StartTimer, StepCall, place_of
 from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
 
@@ -37,10 +37,13 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
     __slots__ = ("__weakref__", "_begun", "_iterator", "_loop", "_made")
     _loop: WorkflowLoop
     _begun: bool
-    #: the code that makes it, and where in it. Not its frame, which would keep all of its variables; and not the line,
-    #: which is worked out only where it is told.
-    _made: tuple[CodeType, int]
+    _made: Made
     _iterator: Generator[Any, Any, R_co] | None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # What Python calls it where code computes with a call; `instance` knows by that name what was forgotten.
+        type.__setattr__(cls, "__name__", "Call")
 
     @property
     @abstractmethod
@@ -50,9 +53,7 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
     @property
     def place(self) -> str:
         """Where it was made, `file:line`."""
-        code, at = self._made
-        line = next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
-        return f"{code.co_filename}:{line or code.co_firstlineno}"
+        return place_of(self._made)
 
     @abstractmethod
     def _begin(self) -> Generator[Any, Any, R_co]:
@@ -109,6 +110,11 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
     def __name__(self) -> str:  # what asyncio shows of a task that runs this call
         return self.name
 
+    if not TYPE_CHECKING:  # who checks types, must not take this for something that a call has
+
+        def __bool__(self) -> NoReturn:
+            raise TypeError("a 'Call' is neither true nor false: its result is")
+
     def __repr__(self) -> str:
         return f"<Call of {self.name}, {'awaited' if self._begun else 'not awaited yet'}>"
 
@@ -126,11 +132,11 @@ class JournaledStep(Call[R_co]):
     def __init__(
         self, at: FrameType, loop: WorkflowLoop, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._made = at.f_code, at.f_lasti
+        self._made = made = at.f_code, at.f_lasti
         self._loop = loop
         self._begun = False
         self._iterator = None
-        self.request = StepCall(loop.call_id(step.name), step, args, kwargs)
+        self.request = StepCall(loop.call_id(step.name), step, args, kwargs, None, made)
         loop.unstarted[id_of(self)] = self
 
     @property

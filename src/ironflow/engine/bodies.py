@@ -16,11 +16,12 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ironflow.engine import forks
 from ironflow.engine.definitions import is_async_function
 from ironflow.engine.outside import Outside
 from ironflow.engine.plan import StepRun
 from ironflow.engine.step_info import StepInfo, current
-from ironflow.errors import StepTimeout
+from ironflow.errors import OUTAGES, IronflowError, StepTimeout
 from ironflow.model import moment
 from ironflow.model.capacity import RunHead
 from ironflow.model.step import TRANSACTION
@@ -51,6 +52,7 @@ class Body:
         "error",
         "head",
         "info",
+        "outage",
         "owner",
         "result",
         "step",
@@ -78,6 +80,8 @@ class Body:
         self.value: Any = None
         self.error: BaseException | None = None
         self.answer: Any = None
+        #: its transaction could not be had, so the body was not called (to its end): that says nothing about the step
+        self.outage: IronflowError | None = None
         #: the user's writes of a transactional step, waiting for the step's completion to commit with them
         self.transaction: OpenTransaction | None = None
 
@@ -108,7 +112,9 @@ class Bodies:
         self._outside = outside
         self.limit = limit
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ironflow-step")
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self._process = forks.process
+        forks.watch(self)
 
     def start(
         self, owner: Owner, step: StepRun, head: RunHead, context: contextvars.Context, generation: int = 1
@@ -124,12 +130,13 @@ class Bodies:
             body.told = earlier.info.latest if earlier.info.latest is not None else earlier.told
         # Not by the loop's create_task: with an eager task factory (Python 3.12) the body would run at once, and end
         # before its segment has heard of it.
-        body.task = asyncio.Task(self._run(body, generation), loop=self._loop, context=context.copy())
+        body.task = asyncio.Task(self._run(body, generation), loop=self.loop, context=context.copy())
         return body
 
     def close(self) -> None:
         """Take no more threads. Bodies that still run in one are left behind: their results are dropped anyway."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        forks.unwatch(self)
 
     async def _run(self, body: Body, generation: int) -> None:
         step, spec, head = body.step, body.step.spec, body.head
@@ -157,6 +164,8 @@ class Bodies:
                 body.result, body.value = spec.result.snapshot(value, path=path, limit=self.limit)
         except BaseException as error:
             body.error = error
+        if forks.process != self._process:
+            _end_fork()
         try:
             if body.transaction is not None and (body.error is not None or body.cancelled):
                 # Its completion will not be journaled: either its result cannot be, or nobody wants it any more.
@@ -198,9 +207,16 @@ class Bodies:
         spec = body.step.spec
         if self._outside.exclusive_transactions and body.owner is not None:
             await body.owner.enter(body)
-        value, body.transaction = await self._outside.begin(
-            _with_connection(spec.fn, args, kwargs), deadline_ms=spec.timeout_ms or TRANSACTION_MS
-        )
+        raised: list[BaseException] = []
+        call = _with_connection(spec.fn, args, kwargs, raised)
+        try:
+            value, body.transaction = await self._outside.begin(call, deadline_ms=spec.timeout_ms or TRANSACTION_MS)
+        except OUTAGES as error:
+            if not any(error is one for one in raised):
+                body.outage = error
+            raise
+        finally:
+            raised.clear()  # what was raised knows this frame: together they would wait for the garbage collector
         return value
 
     async def _within(self, body: Body, call: Callable[[], Any]) -> Any:
@@ -210,7 +226,7 @@ class Bodies:
             return await call()
         total = None if spec.timeout_ms is None else spec.timeout_ms / 1000
         silence = None if spec.heartbeat_timeout_ms is None else spec.heartbeat_timeout_ms / 1000
-        started = self._loop.time()
+        started = self.loop.time()
         limit = asyncio.timeout(_least(total, silence))
         try:
             async with limit:
@@ -222,14 +238,14 @@ class Bodies:
                 raise
             if body.info is not None:
                 body.info.cancelled = True
-            if total is not None and self._loop.time() - started >= total:
+            if total is not None and self.loop.time() - started >= total:
                 raise StepTimeout(f"step {body.step.id} did not end within {total:g} s") from error
             raise StepTimeout(f"step {body.step.id} sent no heartbeat for {silence:g} s") from error
 
     def _rearm_on_heartbeat(
         self, body: Body, limit: asyncio.Timeout, started: float, total: float | None, silence: float
     ) -> None:
-        loop = self._loop
+        loop = self.loop
 
         def rearm() -> None:
             until = loop.time() + silence
@@ -243,25 +259,61 @@ class Bodies:
             body.info.on_heartbeat = beat
 
 
+def _end_fork() -> None:
+    """A body has ended in a child that it forked: so does the child."""
+    info = current.get(None)
+    forks.end("a step" if info is None else f"step {info.step_id} of run {info.run_id}")
+
+
 def _least(a: float | None, b: float | None) -> float | None:
     return min((x for x in (a, b) if x is not None), default=None)
 
 
-def _with_connection(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any], Any]:
-    """A function of the connection alone, of the same colour and name: stores refuse one that they cannot call."""
+def _with_connection(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], raised: list[BaseException]
+) -> Callable[[Any], Any]:
+    """A function of the connection alone, of the same colour and name: stores refuse one that they cannot call.
+
+    `raised` gets what it raises: an error of the store's own is none of the function's.
+    """
     if is_async_function(fn):
 
         @functools.wraps(fn)
         async def call(connection: Any) -> Any:
-            return await fn(connection, *args, **kwargs)
+            process = forks.process
+            try:
+                return await fn(connection, *args, **kwargs)
+            except BaseException as error:
+                raised.append(error)
+                raise
+            finally:
+                if forks.process != process:
+                    _end_fork()
 
         return call
-    return functools.wraps(fn)(lambda connection: fn(connection, *args, **kwargs))
+
+    @functools.wraps(fn)
+    def call_plain(connection: Any) -> Any:
+        process = forks.process
+        try:
+            return fn(connection, *args, **kwargs)
+        except BaseException as error:
+            raised.append(error)
+            raise
+        finally:
+            if forks.process != process:
+                _end_fork()
+
+    return call_plain
 
 
 def _plain(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call in a thread; StopIteration cannot cross a future, so it is renamed here."""
+    process = forks.process
     try:
         return fn(*args, **kwargs)
     except StopIteration as error:
         raise RuntimeError(f"the step raised {error!r}") from error
+    finally:
+        if forks.process != process:
+            _end_fork()

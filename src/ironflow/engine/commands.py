@@ -55,9 +55,8 @@ async def resume(store: Store, run_id: str, actor: str) -> bool:
 
 async def retry(store: Store, run_id: str, actor: str, *, restart: bool = False) -> bool:
     """Reopen a failed or cancelled run; see `model.operator.reopen`. Returns True: what cannot be is refused."""
-    events = await store.journal(run_id)
     # A run that has ended ends with the record of it. What an earlier epoch failed of may be finished by now.
-    last = events[-1] if events else None
+    last = await store.last_event(run_id)
     told = last.told().get("failed_steps") if last is not None and last.kind == j.RUN_FAILED else None
     failed = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ironflow.errors import InvalidInput, WorkflowUnknown
@@ -37,10 +37,17 @@ def unknown(name: str, known: Iterable[str]) -> WorkflowUnknown:
     )
 
 
-def checked(name: str, told: object) -> dict[str, Any]:
+def checked(
+    name: str, told: object, look: Callable[[dict[str, Any]], str | None] | None = None
+) -> dict[str, Any]:
     """A definition as a worker sent it, with the parts that a start goes by and no others.
 
     Its lane is the workflow's own. A worker that could name another one could fill up a stranger's.
+
+    Args:
+        name: of the workflow.
+        told: JSON data.
+        look: what keeps a schema from being used, of a caller who knows; else it is looked at here.
 
     Raises:
         InvalidInput: it is not what `WorkflowSpec.definition` makes; the message names the part.
@@ -55,7 +62,7 @@ def checked(name: str, told: object) -> dict[str, Any]:
         raise _misfit(name, "doc must be text")
     if schema is not None and not isinstance(schema, dict):
         raise _misfit(name, "input_schema must be an object")
-    wrong = None if schema is None else problem(schema)
+    wrong = None if schema is None else (look or problem)(schema)
     if wrong is not None:
         raise _misfit(name, wrong)
     if not isinstance(versions, list):

@@ -197,6 +197,7 @@ def _over(e: Execution, outcome: Returned | Raised | None, now: int) -> Leave:
         parts.append(f'"unreported":{json.dumps(e.instance.unreported)}')
     leave = Leave(ENDED, state)
     leave.result = f"{{{','.join(parts)}}}"
+    leave.unreported = e.instance.unreported
     e.journal(kind, None, leave.result)
     return leave
 

@@ -140,6 +140,10 @@ def _watched(original: Callable[..., Any], what: str, instead: str) -> Callable[
     return watched
 
 
+#: What is judged already: `uuid.uuid4()` draws from the system's random numbers, and is one offence.
+_JUDGED = _watched(id, "", "").__code__
+
+
 def _audit(event: str, _args: tuple[Any, ...]) -> None:
     what = _AUDITED.get(event)
     if what is None or not _originals:
@@ -181,8 +185,10 @@ def _authors_line(frame: FrameType) -> tuple[str, int]:
 
 
 def _excused(frame: FrameType | None) -> bool:
-    """Whether something on the stack, up to the loop, opens files for a reason of its own."""
+    """Whether something on the stack, up to the loop, was judged before, or opens files for a reason of its own."""
     while frame is not None and frame.f_code not in _FLOORS:
+        if frame.f_code is _JUDGED:
+            return True
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _EXCUSED:
             return True
         frame = frame.f_back

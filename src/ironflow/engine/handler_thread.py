@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from ironflow.engine import forks
 from ironflow.engine.closing import CLOSE_TRIES, CLOSING, WorkflowClosed
 from ironflow.engine.workflow_loop import WorkflowLoop, active_loops
 from ironflow.errors import ForbiddenInWorkflow
@@ -72,6 +73,8 @@ class HandlerThread:
         """
         if self._closing:
             self._refuse()
+        if threading.get_ident() not in active_loops:  # the loop's thread is not in this process: it would never answer
+            forks.end(f"the code of run {self._loop.run_id}")
         self._awaited = awaited
         self._loop_turn.release()
         self._handler_turn.acquire()
@@ -102,7 +105,8 @@ class HandlerThread:
             self._error = error
         finally:
             events._set_running_loop(None)
-            del active_loops[threading.get_ident()]
+            if active_loops.pop(threading.get_ident(), None) is None:
+                forks.end(f"the code of run {self._loop.run_id}")
             self._awaited = None
             self._ended = True
             self._loop_turn.release()

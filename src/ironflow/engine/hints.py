@@ -47,7 +47,7 @@ ENDPOINTS: Final[dict[str, str | None]] = {
 }
 
 _COMMAND: Final = re.compile(r"`ironflow ([^`]+)`")
-_WITH_ENDPOINT: Final = re.compile(r"(`ironflow [^`]+`) \(`[A-Z]+ /api/v1[^`]*`\)")
+_ENDPOINT: Final = re.compile(r" \(`[A-Z]+ /api/v1[^`]*`\)")
 
 
 def endpoint_of(command: str) -> str | None:
@@ -70,8 +70,8 @@ def over_http(text: str) -> str:
 
 
 def at_a_terminal(text: str) -> str:
-    """The text that `over_http` was given."""
-    return _WITH_ENDPOINT.sub(r"\1", text)
+    """The text without the endpoints that are put beside something."""
+    return _ENDPOINT.sub("", text)
 
 
 def _beside(found: re.Match[str]) -> str:

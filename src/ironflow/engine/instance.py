@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import linecache
 import logging
+import re
 from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
@@ -172,7 +173,7 @@ class Instance:
 
         Safe to call twice, and after the end. Held log lines come out: they are of no other use any more.
         """
-        self.loop.close()
+        self.loop.end()
         self._main = None
         self.release_log()
 
@@ -197,7 +198,7 @@ class Instance:
         try:
             return await self.spec.main(self, self.input)
         finally:
-            self.loop.stop()
+            self.loop.halt()
 
     def _answer(self) -> list[Request]:
         loop = self.loop
@@ -212,11 +213,13 @@ class Instance:
         asked.
         """
         loop = self.loop
-        loop.stop()
+        loop.halt()
         self.outcome = self._outcome()
         for request in list(loop.open.values()):
             loop.withdraw(request)
-        loop.forget_finished_tasks()
+        exits = loop.tasks.report(loop.unreported)
+        if exits is not None and isinstance(self.outcome, Returned):
+            self.outcome = Raised(exits)
         names = [f"{call.name} ({call.place})" for call in loop.unstarted.values()]
         loop.unreported.extend(f"the call of {name} was never awaited" for name in names)
         if names and isinstance(self.outcome, Returned):
@@ -266,12 +269,12 @@ def _fail(future: Any) -> Callable[[BaseException], None]:
 
 
 #: How Python names a call of the context in its complaints about what one cannot do with it.
-_CALLS = ("'JournaledStep'", "'DurableSleep'", "'GroupCall'", "type JournaledStep ", "type GroupCall ")
+_CALL = re.compile(r"\bCall\b")
 
 
 def _took_a_call_for_a_value(error: BaseException) -> bool:
     """Whether code failed because it computed with the call of a step instead of its result."""
-    return isinstance(error, TypeError | AttributeError) and any(name in text_of(error) for name in _CALLS)
+    return isinstance(error, TypeError | AttributeError) and _CALL.search(text_of(error)) is not None
 
 
 def _explain(error: BaseException) -> BaseException:

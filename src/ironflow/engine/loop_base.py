@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, NoReturn
 
@@ -49,8 +50,16 @@ class Ready(asyncio.Handle):
         return "<cancelled callback>" if self._callback is None else f"<callback {describe(self._callback)}>"
 
 
+_WHAT_IT_DOES = (
+    "The run's loop runs the workflow's code until that ends, and nothing else; "
+    "I/O belongs in a step: await ctx.step(…)"
+)
+
+
 class LoopBase(asyncio.AbstractEventLoop):
-    """An event loop that refuses everything but what its subclass adds."""
+    """An event loop that refuses everything but what its subclass adds. The subclass must give a method of asyncio's
+    only to answer it, and call nothing of its own by such a name: code would reach it.
+    """
 
     # Asked by every future and task at its creation. bool() is False, and spares them a Python call.
     get_debug = staticmethod(bool)
@@ -64,15 +73,14 @@ class LoopBase(asyncio.AbstractEventLoop):
 
 def _refused(name: str) -> Callable[..., NoReturn]:
     def method(self: LoopBase, *_args: Any, **_options: Any) -> NoReturn:
-        raise ForbiddenInWorkflow(
-            f"loop.{name}() was called in workflow code", hint="I/O belongs in a step: await ctx.step(…)"
-        )
+        raise ForbiddenInWorkflow(f"loop.{name}() was called in workflow code", hint=_WHAT_IT_DOES)
 
     method.__name__ = name
     method.__qualname__ = f"LoopBase.{name}"
     return method
 
 
+# Of any Python, so that what a newer one adds is refused until somebody has thought about it.
 for _name in dir(asyncio.AbstractEventLoop):
     if not _name.startswith("_") and _name not in LoopBase.__dict__:
         setattr(LoopBase, _name, _refused(_name))
@@ -93,9 +101,26 @@ def text_of(error: object, how: Callable[[object], str] = str) -> str:
         return f"<{type(error).__name__}, whose text could not be made: {type(failure).__name__}>"
 
 
+def note(error: BaseException, text: str) -> None:
+    """Add a note of the engine's to an author's error, if it takes one."""
+    with suppress(TypeError):  # its `__notes__` is no list
+        BaseException.add_note(error, f"ironflow: {text}")
+
+
+def task_of(callback: Any) -> asyncio.Task[Any] | None:
+    """The task that a callback drives. Never raises: a callback is any object, and may object to being looked at."""
+    try:
+        owner = getattr(callback, "__self__", None)
+    except Exception:
+        return None
+    return owner if isinstance(owner, asyncio.Task) else None
+
+
 def describe(callback: Any) -> str:
     """A callback as its author knows it: the task it drives, or the function's name."""
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return f"task {owner.get_name()}"
+    task = task_of(callback)
+    return text_of(callback, _name_of) if task is None else f"task {task.get_name()}"
+
+
+def _name_of(callback: Any) -> str:
     return str(getattr(callback, "__qualname__", None) or repr(callback))

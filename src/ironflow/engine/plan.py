@@ -107,13 +107,15 @@ class StepRun:
 class Leave:
     """How the segment gives its slot back."""
 
-    __slots__ = ("changes", "due", "kind", "result", "state", "waits")
+    __slots__ = ("changes", "due", "kind", "result", "state", "unreported", "waits")
 
     def __init__(self, kind: str, state: str) -> None:
         self.kind = kind
         self.state = state
         #: an ended run's outcome, as the waiting caller gets it: the payload of its terminal event
         self.result: str | None = None
+        #: failures in an ended run that its code looked at nowhere, as sentences; they stand in `result`, too
+        self.unreported: Sequence[str] = ()
         self.waits: Sequence[WaitRow] = ()
         self.due: int | None = None
         self.changes: dict[str, Any] | None = None

@@ -47,7 +47,7 @@ async def kinds_since(store: Store, run_id: str, execution_seq: int) -> Collecti
 
 async def whole(store: Store, run_id: str, seq: int) -> Event | None:
     """One event with its payload; None where the run is gone."""
-    # Reading and telling a large one takes milliseconds, and a store may read on the spot: others come in between.
+    # Telling a large one takes milliseconds, and one that is not is read on the spot: others come in between.
     await asyncio.sleep(0)
     found = await store.journal(run_id, seq - 1, 1)
     return found[0] if found and found[0].seq == seq else None

@@ -19,7 +19,7 @@ from ironflow.engine.history import CANCELLED, ENDED, INTERRUPTED, OPEN, RETRYIN
 from ironflow.engine.instance import Raised, Returned, UnknownFact
 from ironflow.engine.loop_base import text_of
 from ironflow.engine.plan import BACKOFF, EXECUTING, REFUSED, StepRun
-from ironflow.engine.requests import Completed, Failed, Fired, StartTimer
+from ironflow.engine.requests import Completed, Failed, Fired, StartTimer, StepCall, place_of
 from ironflow.engine.workflow_task import is_limit
 from ironflow.errors import PayloadError, ReplayDivergence, StepInterrupted
 from ironflow.model import journal as j
@@ -151,8 +151,15 @@ def check_place(e: Ledger, step_id: str) -> None:
     place = step_id.partition(":")[0]
     recorded = e.history.slots.get(place, step_id)
     if recorded != step_id:
-        raise ReplayDivergence(place, step_id, recorded)
+        raise ReplayDivergence(place, step_id, recorded, where=_written(e, step_id))
     e.replaying.reached.add(step_id)
+
+
+def _written(e: Ledger, step_id: str) -> str | None:
+    """Where the author wrote this call: the journal's name of a place leads nobody to a line."""
+    request = e.instance.open.get(step_id)
+    made = request.made if isinstance(request, StepCall) else None
+    return None if made is None else place_of(made)
 
 
 def check_skip(e: Ledger, step_id: str) -> None:
@@ -172,7 +179,8 @@ def recall(e: Ledger, step: StepRun) -> None:
     check_place(e, step_id)
     skipped = (j.STEP_SKIPPED, step_id) in history.notes
     if skipped and e.replaying is not None and step_id.partition(":")[0] in history.slots:
-        raise ReplayDivergence(step_id, f"a step of kind {step.spec.kind}", "a skipped step")
+        asked = f"a step of kind {step.spec.kind}"
+        raise ReplayDivergence(step_id, asked, "a skipped step", where=_written(e, step_id))
     record = history.recorded.get(step_id)
     if record is None:
         return
@@ -180,7 +188,7 @@ def recall(e: Ledger, step: StepRun) -> None:
     if record.state is None:
         return
     if record.kind not in (None, step.spec.kind):
-        raise ReplayDivergence(step_id, f"kind {step.spec.kind}", f"kind {record.kind}")
+        raise ReplayDivergence(step_id, f"kind {step.spec.kind}", f"kind {record.kind}", where=_written(e, step_id))
     changed = record.state == ENDED and record.input_hash is not None and record.input_hash != step.input_hash
     if changed and e.replaying is not None:
         e.replaying.changed[step_id] = step.input_hash or ""

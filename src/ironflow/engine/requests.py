@@ -9,24 +9,43 @@ frozen constructor costs several times as much as a plain one.
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ironflow.engine.definitions import StepSpec
+
+#: The code that makes a call, and where in it. Not its frame, which would keep all of its variables; and not the line,
+#: which is worked out only where it is told.
+Made = tuple[CodeType, int]
+
+
+def place_of(made: Made) -> str:
+    """Where a call was made, `file:line`."""
+    code, at = made
+    line = next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
 class StepCall:
     """Execute this step, or look its result up in the journal.
 
     `id` names the call for ever: the same code reaches the same id in every replay. `waiter` is the instance's own (the
-    future to complete) and means nothing to anyone else.
+    future to complete) and means nothing to anyone else. `made` is where the author wrote the call, if that is known.
     """
 
-    __slots__ = ("args", "id", "kwargs", "step", "waiter")
+    __slots__ = ("args", "id", "kwargs", "made", "step", "waiter")
 
     def __init__(
-        self, id: str, step: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], waiter: Any = None
+        self,
+        id: str,
+        step: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        waiter: Any = None,
+        made: Made | None = None,
     ) -> None:
+        self.made = made
         self.id = id
         self.step = step
         self.args = args

@@ -32,17 +32,16 @@ import logging
 from collections.abc import Awaitable
 from contextvars import copy_context
 from time import perf_counter
-from typing import Protocol
 
-from ironflow.engine.bodies import Bodies, Body
+from ironflow.engine.bodies import Body
 from ironflow.engine.definitions import TRANSACTION
 from ironflow.engine.ending import give_up
 from ironflow.engine.execution import Execution
-from ironflow.engine.outside import Outside
-from ironflow.engine.plan import EXECUTING, Leave, Plan, StepRun, owner_transition
+from ironflow.engine.host import Host
+from ironflow.engine.plan import EXECUTING, Plan, owner_transition
 from ironflow.errors import OUTAGES, PayloadTooLarge
 from ironflow.model.capacity import RunHead
-from ironflow.model.transition import APPLIED, NEWS
+from ironflow.model.transition import APPLIED, NEWS, UNDONE
 from ironflow.observe.seam import Watch
 from ironflow.store.base import OpenTransaction
 
@@ -53,29 +52,6 @@ Answer = str | Exception | Awaitable[str]
 
 #: Code whose activation took longer than this is told of the next results only after they are committed.
 SLOW_ACTIVATION_S = 0.005
-
-
-class Host(Protocol):
-    """The worker, as a segment sees it."""
-
-    bodies: Bodies
-
-    @property
-    def port(self) -> Outside:
-        """Where it commits."""
-        ...
-
-    def left(self, segment: Segment, leave: Leave) -> None:
-        """The segment committed its way out: the slot is free."""
-        ...
-
-    def lost(self, segment: Segment) -> None:
-        """The segment no longer owns its run: the slot is free, nothing more is written."""
-        ...
-
-    def adopt(self, run_id: str, step: StepRun) -> Body | None:
-        """The body of this very try, if this process still executes it."""
-        ...
 
 
 class Segment:
@@ -298,6 +274,8 @@ class Segment:
         defer, self._longest = execution.slow, 0.0
         for body in ended:
             begun = perf_counter()
+            if body.outage is not None and body.step.state == EXECUTING:
+                raise body.outage
             if body.step.reconciling:
                 execution.reconciled(body.step, now, body.answer, body.error)
             else:
@@ -350,6 +328,8 @@ class Segment:
                 plan.give_back()
                 answer = self._submit(plan)
                 continue
+            if answer == UNDONE:
+                await self.host.undone(self, self._ended[0].step.id)
             if answer == APPLIED and self.watch is not None:
                 self._tell(self.watch, plan)
             return answer == APPLIED and not self._abandoned

@@ -8,9 +8,11 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from typing import Any, TypedDict
 
+from ironflow.codec import unordered
 from ironflow.codec.arguments import digest
 from ironflow.codec.values import encode_any
 from ironflow.engine.declared import Declared
@@ -39,6 +41,9 @@ from ironflow.store.base import Store
 PRIORITIES = range(-100, 101)
 #: How often a start is tried whose key was held at one moment and free at the next.
 _TRIES = 10
+
+#: Of a caller who shares its loop with nobody.
+_AT_ONCE: AbstractAsyncContextManager[object] = nullcontext()
 
 _next_id = ids.InOrder(secrets.randbits)
 
@@ -148,11 +153,13 @@ async def create(
     limit: int,
     scope: Scope = DEFAULT,
     enter: Enter | None = None,
+    turn: AbstractAsyncContextManager[object] = _AT_ONCE,
 ) -> tuple[RunRow, bool]:
     """Create a run: every start goes this way. Whoever takes runs from the queue is the caller's to tell.
 
     Args:
         enter: asked first, with what `new_run` made: a worker of this process may have a slot for the run.
+        turn: entered for each look at the input, which may take long; what is done inside awaits nothing.
         store, spec, value, options, limit, scope: see `new_run`.
 
     Returns:
@@ -163,7 +170,8 @@ async def create(
     """
     left = _TRIES
     while True:
-        row, created, lanes = new_run(spec, value, options, store.now(), limit, scope)
+        async with turn:
+            row, created, lanes = new_run(spec, value, options, store.now(), limit, scope)
         word = None if enter is None else await enter(row, created, lanes)
         if word == LOST:  # the workflow is held: the run is created all the same, and waits in the queue
             enter = None
@@ -175,14 +183,17 @@ async def create(
             return row, True
         left -= 1
         try:
-            return await taken_by(store, row, row.input_hash), False
+            return await taken_by(store, row, created), False
         except RunNotFound:  # who held the key has ended since it refused this start
             if not left:
                 raise
 
 
-async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) -> RunRow:
+async def taken_by(store: Store, row: RunRow, created: str) -> RunRow:
     """The run that a refused start met: the same run id, or the holder of its key.
+
+    Args:
+        row, created: of the start; see `new_run`.
 
     Raises:
         IdempotencyKeyConflict: the key, or the run's id, was used with another input.
@@ -192,7 +203,7 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
     if row.idempotency_key is not None:
         holder = await store.find_key("idempotency_key", row.idempotency_key, row.workflow, row.scope)
         if holder is not None:
-            if holder.input_hash != created_input_hash:
+            if not await _same_input(store, holder, row, created):
                 raise IdempotencyKeyConflict(
                     f"idempotency key {row.idempotency_key!r} belongs to run {holder.run_id}, with another input",
                     details={"run_id": holder.run_id, "idempotency_key": row.idempotency_key},
@@ -206,7 +217,7 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
             raise InvalidInput(
                 f"run id {row.run_id!r} belongs to a run of {same.workflow}", hint="Choose another id for this one"
             )
-        if None not in (same.input_hash, created_input_hash) and same.input_hash != created_input_hash:
+        if None not in (same.input_hash, row.input_hash) and not await _same_input(store, same, row, created):
             raise IdempotencyKeyConflict(
                 f"run id {row.run_id!r} belongs to a run with another input",
                 hint="Choose another id for this input, or start it with the input it had",
@@ -221,6 +232,19 @@ async def taken_by(store: Store, row: RunRow, created_input_hash: str | None) ->
                 details={"run_id": holder.run_id, "concurrency_key": row.concurrency_key},
             )
     raise RunNotFound(f"the start of {row.workflow} was refused, and what refused it is gone; start it again")
+
+
+async def _same_input(store: Store, holder: RunRow, row: RunRow, created: str) -> bool:
+    """Whether a start has the input of the run that is there. In which order keys are written makes no other input."""
+    if holder.input_hash == row.input_hash:
+        return True
+    kept = await store.journal(holder.run_id, limit=1)
+    return bool(kept) and unordered.same(_written_input(kept[0].payload or ""), _written_input(created))
+
+
+def _written_input(created: str) -> str:
+    """The input in the payload of a `run_created`, as `new_run` writes it."""
+    return created.partition(',"input":')[2].removesuffix("}")
 
 
 def _check(options: Start) -> None:

@@ -21,7 +21,7 @@ from ironflow.model.capacity import SessionRow
 from ironflow.model.fold import StepView
 from ironflow.model.ids import Route, split_route, split_routes, split_tags
 from ironflow.model.journal import Event
-from ironflow.model.routing import Serves
+from ironflow.model.routing import takes
 from ironflow.model.run import RunRow
 
 #: Columns that are never shown.
@@ -144,7 +144,7 @@ def worker_routing(row: RunRow, sessions: Iterable[SessionRow], now: int) -> dic
     if row.state not in runs.QUEUED:
         return None
     live = [one for one in sessions if one.scope == row.scope and one.expires_at > now and not one.draining]
-    able = [one for one in live if Serves.from_json(one.scope, one.serves).can_take(row.route)]
+    able = [one for one in live if takes(one, row.run_id, row.route)]
     return {
         "required_tags": sorted(split_route(row.route).tags),
         "workers_seen": len(live),

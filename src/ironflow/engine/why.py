@@ -14,7 +14,7 @@ from typing import Any
 
 from ironflow.engine.reading import outlined
 from ironflow.engine.workflow_task import is_limit
-from ironflow.errors import ReplayDivergence, RunNotFound
+from ironflow.errors import ReplayDivergence, RunNotFound, for_run
 from ironflow.model import capacity, recovery
 from ironflow.model import run as runs
 from ironflow.model import step as steps
@@ -23,7 +23,7 @@ from ironflow.model.capacity import Holdings, LaneHolder, LeaseRow, QueueRow, Se
 from ironflow.model.fold import StepView
 from ironflow.model.ids import split_route, split_routes
 from ironflow.model.journal import name_of
-from ironflow.model.routing import Serves
+from ironflow.model.routing import has_own, serves_queue, takes
 from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import Store
@@ -87,7 +87,7 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
     elif found.lease is not None:
         told += _silent(found.lease, sessions)
     elif found.queue is not None:
-        told += _queued(found, found.queue, sessions, now)
+        told += _queued(found, found.queue, sessions, now, held=bool(told))
     elif found.waits:
         told += _suspended(found, sessions, now)
     elif found.row.state != runs.PAUSED:
@@ -121,8 +121,9 @@ def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
     hold = hold or {}
     reason, resume = str(hold.get("reason") or ""), f"`ironflow runs resume {run_id}` lets it go on"
     if reason == ReplayDivergence.code and "recorded" in hold:
-        told = ReplayDivergence.told(hold.get("step_id"), hold.get("expected"), hold["recorded"])
-        return f"{reason}: {told}. {ReplayDivergence.advice.replace('RUN', run_id).removesuffix('.')}"
+        facts = (hold.get(name) for name in ("step_id", "expected", "recorded", "where"))
+        told = ReplayDivergence.told(*facts)
+        return f"{reason}: {told}. {for_run(ReplayDivergence.advice, run_id).removesuffix('.')}"
     if reason == "STEP_OUTCOME_UNKNOWN":
         return f"{reason}: whether step {hold.get('step_id')} took effect is unknown. Find out; then {resume}"
     if reason == runs.NEEDS_DATABASE:
@@ -187,18 +188,19 @@ def _worker(session_id: str | None, sessions: Sequence[SessionRow]) -> str:
 # ---- in the queue
 
 
-def _queued(found: Holdings, queue: QueueRow, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
+def _queued(
+    found: Holdings, queue: QueueRow, sessions: Sequence[SessionRow], now: int, *, held: bool
+) -> Iterator[Hold]:
     if queue.status == capacity.RESERVED:
         yield from _reserved(queue, sessions, now)
         return
-    held = False
     for lane in _full_lanes(found.holders, queue.blocked_lane):
         held = True
         yield _lane_full(lane, found.holders)
     if queue.eligible_at > now:
         held = True
         yield _not_before(found.row, queue.eligible_at)
-    unserved = list(_unserved(queue.route, sessions))
+    unserved = list(_unserved(found.row, sessions))
     yield from unserved
     if not held and not unserved:
         alone = found.row.charged_recoveries >= recovery.SUSPECT_AFTER
@@ -234,22 +236,27 @@ def _lane_full(lane: str, holders: Sequence[LaneHolder]) -> Hold:
 
 
 def _not_before(row: RunRow, at: int) -> Hold:
-    if row.state == runs.RETRYING:
+    if runs.RETRYING in (row.state, row.resume_state):
         return Hold("RUN_RETRY", f"attempt {row.attempt - 1} failed; attempt {row.attempt} is due then", at)
     if at == row.scheduled_at:
         return Hold("SCHEDULED", "does not start before then", at)
     return Hold("RECOVERY_GRACE", f"its worker was lost (loss {row.lease_recoveries}); handed out again then", at)
 
 
-def _unserved(route: str, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
-    """Why no worker takes runs of this route now; nothing where one can."""
-    staying = [session for session in sessions if not session.draining]
-    left = len(sessions) - len(staying)
+def _unserved(row: RunRow, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
+    """Why no worker takes this run now; nothing where one can."""
+    if any(has_own(session, row.run_id) and not session.draining for session in sessions):
+        return
+    route = row.route
+    queued = [session for session in sessions if serves_queue(session)]
+    staying = [session for session in queued if not session.draining]
+    left = len(queued) - len(staying)
     leaving = f"{_count(left, 'worker')} {'is' if left == 1 else 'are'} leaving and {'takes' if left == 1 else 'take'}"
     if not staying:
-        yield Hold("NO_WORKER", f"{leaving} nothing new; no other is connected" if left else "no worker is connected")
+        nobody = f"{leaving} nothing new; no other is connected" if left else "no worker is connected"
+        yield Hold("NO_WORKER", f"{nobody}{_for_others(len(sessions) - len(queued))}")
         return
-    able = [session for session in staying if _serves(session, route)]
+    able = [session for session in staying if takes(session, row.run_id, route)]
     if not able:
         also = f"; {leaving} nothing new" if left else ""
         yield Hold("NO_ELIGIBLE_WORKER", f"{_missing(route, staying)}{also}")
@@ -264,10 +271,11 @@ def _busy(able: Sequence[SessionRow]) -> str:
     return f"all {slots} slots of {_count(len(able), 'worker')} that could take it are in use"
 
 
-def _serves(session: SessionRow, route: str) -> bool:
-    if session.serves is None:
-        return route in split_routes(session.routes)
-    return Serves.from_json(session.scope, session.serves).can_take(route)
+def _for_others(alone: int) -> str:
+    """Why processes that are there are no help: `ironflow run`, and a script, execute what they were started for."""
+    if not alone:
+        return ""
+    return f" ({'a process executes' if alone == 1 else f'{alone} processes execute'} only other runs)"
 
 
 def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
@@ -294,11 +302,14 @@ def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
 
 def _suspended(found: Holdings, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
     for wait in sorted(found.waits, key=lambda one: (one.due_at is None, one.due_at or 0, one.step_id)):
-        yield _wait(wait, now)
+        if wait.step_id != waits.PLACE:
+            yield _wait(wait, now)
+        elif wait.due_at is not None and wait.due_at > now:  # paused before it was due: it waits for both
+            yield _not_before(found.row, wait.due_at)
     if found.row.state != runs.PAUSED and any(wait.due_at is not None and wait.due_at <= now for wait in found.waits):
         for lane in _full_lanes(found.holders, None):
             yield _lane_full(lane, found.holders)
-        yield from _unserved(found.row.route, sessions)
+        yield from _unserved(found.row, sessions)
 
 
 def _wait(wait: WaitRow, now: int) -> Hold:

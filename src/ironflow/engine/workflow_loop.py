@@ -14,25 +14,30 @@ sentence that says what to do.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
 from itertools import repeat
-from threading import get_ident
+from threading import current_thread, get_ident
 from typing import Any, NoReturn, cast
 
+from ironflow.engine import forks
 from ironflow.engine.closing import CLOSE_TRIES, WorkflowClosed, close_generator, close_task
-from ironflow.engine.loop_base import WAKES_SLEEPER, LoopBase, Ready, describe, due_ms, text_of
+from ironflow.engine.loop_base import WAKES_SLEEPER, LoopBase, Ready, describe, due_ms, note, task_of, text_of
 from ironflow.engine.requests import CancelStep, CancelTimer, Opened, Request, StartTimer, StepCall
 from ironflow.engine.task_origin import TaskOrigins
+from ironflow.engine.task_register import FIRST_PRUNE, TaskRegister
 from ironflow.engine.workflow_task import RequestFuture, Scope, WorkflowFuture, WorkflowTask, WorkflowTimer
 from ironflow.errors import ForbiddenInWorkflow, WorkflowStuck
 
 #: The workflow loop each thread (by its ident) is executing code of. Asking asyncio for the running loop
 #: would do, but costs a system call on 3.11, and every step asks several times.
 active_loops: dict[int, WorkflowLoop] = {}
+# A child that such code has forked executes none; where the entry is missed, the child has come back.
+os.register_at_fork(after_in_child=active_loops.clear)
 
 _running_loop = events._get_running_loop
 _set_running_loop = events._set_running_loop
@@ -47,8 +52,6 @@ _leave_task = asyncio.tasks._leave_task
 
 #: One activation may run this many callbacks; only code that spins (`while True: await sleep(0)`) needs more.
 CALLBACK_LIMIT = 1_000_000
-#: Registers of tasks and generators drop their finished entries each time they have doubled beyond this size.
-_FIRST_PRUNE = 64
 _HASH_BITS = 59
 
 
@@ -88,10 +91,10 @@ class WorkflowLoop(LoopBase):
         # Callbacks that run in no task count here. A synchronous handler's thread is main in all but name, so
         # its bridge points this at the root scope.
         self.fallback_scope = Scope("callbacks")
-        self.tasks: list[WorkflowTask] = []
+        self.tasks = TaskRegister()
         self._ready: deque[Any] = deque()
         self._generators: list[AsyncGenerator[Any, Any]] = []
-        self._prune_tasks_at = self._prune_generators_at = _FIRST_PRUNE
+        self._prune_generators_at = FIRST_PRUNE
         self._origins = TaskOrigins()
         self._number = (seed * 0x9E3779B97F4A7C15) & ((1 << _HASH_BITS) - 1)
         self._closed = False
@@ -106,8 +109,9 @@ class WorkflowLoop(LoopBase):
         again, since a Python that keeps the current task per thread refuses to run one inside another.
         """
         thread = get_ident()
-        if active_loops.setdefault(thread, self) is not self:
-            raise RuntimeError("workflow code cannot drive another instance: an executor does that")
+        if thread in active_loops:
+            raise RuntimeError("workflow code cannot drive an instance, its own or another: an executor does that")
+        active_loops[thread] = self
         outer = _running_loop()
         outer_task = _current_task(outer) if outer is not None else None
         if outer is not None and outer_task is not None:
@@ -121,7 +125,8 @@ class WorkflowLoop(LoopBase):
         finally:
             sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(outer)
-            del active_loops[thread]
+            if active_loops.pop(thread, None) is None:
+                forks.end(f"the code of run {self.run_id}")
             if outer is not None and outer_task is not None:
                 _enter_task(outer, outer_task)
 
@@ -148,12 +153,12 @@ class WorkflowLoop(LoopBase):
     def _callback_raised(self, callback: Callable[..., object], error: BaseException) -> None:
         # A task that raises SystemExit or KeyboardInterrupt keeps it as its result and raises it here once
         # more, meant for the loop's caller. That caller is a worker with other runs to care for.
-        owner = getattr(callback, "__self__", None)
-        if isinstance(owner, asyncio.Task) and getattr(owner, "_exception", None) is error:
+        task = task_of(callback)
+        if task is not None and getattr(task, "_exception", None) is error:
             return
         self.call_exception_handler({"message": f"error in callback {describe(callback)}", "exception": error})
 
-    def stop(self) -> None:
+    def halt(self) -> None:
         """Nothing runs any more: what is ready is dropped, and what becomes ready goes nowhere."""
         self.stopped = True
         self._ready.clear()
@@ -162,7 +167,7 @@ class WorkflowLoop(LoopBase):
     def _fail(self, error: BaseException) -> None:
         if self.fault is None:
             self.fault = error
-        self.stop()
+        self.halt()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         message = str(context.get("message", "unhandled error"))
@@ -171,9 +176,7 @@ class WorkflowLoop(LoopBase):
             self.unreported.append(f"{message}: {text_of(error, repr)}")
             return
         if isinstance(error, BaseException):
-            error.add_note(
-                f"ironflow: {message}, in run {self.run_id}; no task could take this error, so the run fails"
-            )
+            note(error, f"{message}, in run {self.run_id}; no task could take this error, so the run fails")
             self._fail(error)
         else:
             self._fail(RuntimeError(f"{message}, in run {self.run_id}"))
@@ -184,7 +187,7 @@ class WorkflowLoop(LoopBase):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if active_loops.get(get_ident()) is not self:
-            self._refuse_outsider(callback)
+            self._refuse_outsider(f"{describe(callback)} was scheduled")
         handle = Ready(callback, args, context)
         self._ready.append(handle)
         return handle
@@ -200,7 +203,7 @@ class WorkflowLoop(LoopBase):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         if active_loops.get(get_ident()) is not self:
-            self._refuse_outsider(callback)
+            self._refuse_outsider(f"{describe(callback)} was scheduled")
         handle = WorkflowTimer(when, callback, args, self, context)
         handle.id = ""
         if when <= self.time():
@@ -221,15 +224,19 @@ class WorkflowLoop(LoopBase):
         """The time of the last fact, in seconds since the epoch."""
         return self.now_ms / 1000
 
-    def _refuse_outsider(self, callback: Callable[..., object]) -> NoReturn:
+    def check_inside(self, method: str) -> None:
+        """Refuse a call of a future's method by any code but this run's: no journal would know of it."""
+        if active_loops.get(get_ident()) is not self:
+            self._refuse_outsider(f"{method}() of a future was called")
+
+    def _refuse_outsider(self, what: str) -> NoReturn:
         where = "from another run" if get_ident() in active_loops else "outside an activation"
         error = ForbiddenInWorkflow(
-            f"{describe(callback)} was scheduled on the loop of run {self.run_id} {where}; "
+            f"{what} on the loop of run {self.run_id} {where}, in thread {current_thread().name}; "
             f"a workflow's futures, events and queues belong to its own code",
             hint="Return a value from the step, or send the run a signal; make primitives in the workflow.",
         )
-        # The future behind it is already set, by something no journal knows of: the run can't go on from
-        # here.
+        # Whoever did it may never tell, and what the code waits for may never come: the run can't go on from here.
         if not self._closed and not self.stopped:
             self.fault = self.fault or error
         raise error
@@ -248,7 +255,7 @@ class WorkflowLoop(LoopBase):
         self, coro: Any, *, name: object = None, context: Context | None = None, **options: Any
     ) -> WorkflowTask:
         if active_loops.get(get_ident()) is not self:
-            self._refuse_outsider(coro)
+            self._refuse_outsider(f"{describe(coro)} was scheduled")
         if self._closed:
             coro.close()
             self._refuse_closed()
@@ -276,23 +283,8 @@ class WorkflowLoop(LoopBase):
         self.unstarted.pop(id(coro), None)
         shown = scope.path if name is None else str(name)
         task = WorkflowTask(coro, self, scope, self.next_number(), context, shown)
-        self.tasks.append(task)
-        if len(self.tasks) >= self._prune_tasks_at:
-            self.forget_finished_tasks()
-            self._prune_tasks_at = max(_FIRST_PRUNE, 2 * len(self.tasks))
+        self.tasks.add(task)
         return task
-
-    def forget_finished_tasks(self) -> None:
-        """Drop finished tasks from the register, noting each whose error nobody has looked at."""
-        pending = []
-        for task in self.tasks:
-            if not task.done():
-                pending.append(task)
-            elif getattr(task, "_log_traceback", False):
-                error = task.exception()  # which counts as looking, so asyncio will not complain a second time
-                told = text_of(error, repr)
-                self.unreported.append(f"task {task.get_name()} failed and was never awaited: {told}")
-        self.tasks = pending
 
     def current_scope(self) -> Scope:
         try:
@@ -307,7 +299,7 @@ class WorkflowLoop(LoopBase):
         self._generators.append(generator)
         if len(self._generators) >= self._prune_generators_at:
             self._generators = [g for g in self._generators if g.ag_frame is not None]  # type: ignore[attr-defined]
-            self._prune_generators_at = max(_FIRST_PRUNE, 2 * len(self._generators))
+            self._prune_generators_at = max(FIRST_PRUNE, 2 * len(self._generators))
 
     # ---- requests
 
@@ -350,9 +342,9 @@ class WorkflowLoop(LoopBase):
         """Put a due timer's callback into the ready queue."""
         self._ready.append(handle)
 
-    # ---- closing
+    # ---- the end
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End what has not ended: tasks in creation order, then generators, here and now, requests refused.
 
         Left to the collector, the same `finally` blocks would run at a moment nobody chose, on the worker's
@@ -361,10 +353,10 @@ class WorkflowLoop(LoopBase):
         if self._closed:
             return
         self._closed = True
-        self.stop()
+        self.halt()
         if any(not task.done() for task in self.tasks) or self._generators:
             self.activation(self._close_all, None)
-        self.tasks = []
+        self.tasks.clear()
         self._generators = []
         self.open.clear()
         self.unstarted.clear()

@@ -85,13 +85,30 @@ class WorkflowTask(asyncio.Task[Any]):
 
 
 class WorkflowFuture(asyncio.Future[Any]):
-    """A future that hashes by a number taken from its loop when it is first put into a set or a dict.
+    """A future that hashes by a number taken from its loop when it is first put into a set or a dict, and that only its
+    run's code may set.
 
-    Most futures never are, and one is made for every step. First use is as reproducible as creation.
+    Most futures never are put into one, and one is made for every step. First use is as reproducible as creation.
+    A future that nobody awaits yet schedules nothing when it is set, so the loop would not see who does it.
     """
 
     __slots__ = ("number",)
     number: int
+
+    def set_result(self, result: Any) -> None:
+        loop: Any = self.get_loop()
+        loop.check_inside("set_result")
+        super().set_result(result)
+
+    def set_exception(self, exception: type | BaseException) -> None:
+        loop: Any = self.get_loop()
+        loop.check_inside("set_exception")
+        super().set_exception(exception)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        loop: Any = self.get_loop()
+        loop.check_inside("cancel")
+        return super().cancel(msg)
 
     def __hash__(self) -> int:
         try:
@@ -107,6 +124,10 @@ class RequestFuture(WorkflowFuture):
 
     __slots__ = ("request",)
     request: Opened
+
+    # Set by the instance alone, once for every step, and so without a look at who does it.
+    set_result = asyncio.Future.set_result  # type: ignore[assignment]
+    set_exception = asyncio.Future.set_exception  # type: ignore[assignment]
 
     def cancel(self, msg: Any | None = None) -> bool:
         if not super().cancel(msg):

@@ -12,6 +12,7 @@ from typing import Final
 
 from ironflow.errors import OUTAGES
 from ironflow.loops.driver import Driver, Outage
+from ironflow.loops.next_due import NextDue
 from ironflow.store.base import Store
 from ironflow.tasks import begin
 
@@ -37,7 +38,7 @@ class Alarm:
         self._store = store
         self._waker = waker
         self._most_ms = min(most_ms, ASK_AGAIN_MS)
-        self._due: int | None = 0
+        self._next = NextDue()
         self._sooner = asyncio.Event()
         self._outage = Outage(log, "the look for what is due next")
         self._task: asyncio.Task[None] | None = None
@@ -55,24 +56,15 @@ class Alarm:
 
     def expect(self, due: int) -> None:
         """Something will be due at this time, ms."""
-        if self._due is None or due < self._due:
-            self._due = due
+        if self._next.told(due):
             self._sooner.set()
 
     async def _run(self) -> None:
         still, most = STILL_DUE_MS
         while True:
             self._sooner.clear()
-            try:
-                self._due = await self._store.next_due()
-                self._outage.over()
-            except OUTAGES as error:
-                self._outage.met(error)
-                self._due = None
-            except Exception:
-                log.exception("the next due time could not be read")
-                self._due = None
-            if self._due is not None and self._due <= self._store.now():
+            await self._ask()
+            if self._due_now:
                 self._waker.kick()
                 await self._pause(still)
                 still = min(2 * still, most)
@@ -80,16 +72,32 @@ class Alarm:
             still = STILL_DUE_MS[0]
             await self._until_due()
 
+    async def _ask(self) -> None:
+        due: int | None = None
+        self._next.asks()
+        try:
+            due = await self._store.next_due()
+            self._outage.over()
+        except OUTAGES as error:
+            self._outage.met(error)
+        except Exception:
+            log.exception("the next due time could not be read")
+        self._next.answered(due)
+
+    @property
+    def _due_now(self) -> bool:
+        return self._next.at is not None and self._next.at <= self._store.now()
+
     async def _until_due(self) -> None:
         """Sleep to the due time, which may be moved forward meanwhile; kick there. Or ask again after a while."""
         ask_again = self._store.now() + self._most_ms
         while True:
             now = self._store.now()
-            until = ask_again if self._due is None else min(self._due, ask_again)
+            until = ask_again if self._next.at is None else min(self._next.at, ask_again)
             if now >= until:
                 break
             await self._pause(until - now)
-        if self._due is not None and self._due <= self._store.now():
+        if self._due_now:
             self._waker.kick()
             await self._pause(STILL_DUE_MS[0])
 

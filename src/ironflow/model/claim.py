@@ -70,13 +70,13 @@ def _unclaimed(locked: Locked, which: Callable[[WaitRow], bool]) -> Transition |
     return transition
 
 
-def keep(locked: Locked, token: str, until: int) -> Transition | None:
+def keep(locked: Locked, token: str, ttl_ms: int) -> Transition | None:
     """Prolong a reservation: its worker is alive and still on the way (a process of its own takes time to start).
 
     Args:
         locked: the run.
         token: of the reservation.
-        until: when it ends now, ms.
+        ttl_ms: how long it lasts from now on.
 
     Returns:
         None where the reservation is not this one any more: it expired and was given to somebody else.
@@ -86,5 +86,5 @@ def keep(locked: Locked, token: str, until: int) -> Transition | None:
         return None
     transition = Transition(locked.row.run_id, GUARD_LOCKED, locked.row.execution_seq)
     transition.dequeue = True
-    transition.enqueue = replace(queue, reserved_until=until)
+    transition.enqueue = replace(queue, reserved_until=locked.now + ttl_ms)
     return transition

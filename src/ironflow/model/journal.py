@@ -51,7 +51,7 @@ KINDS: dict[str, str] = {
     RUN_SUSPENDED: "the segment left the worker: only waits are open",
     RUN_RESUMED: "a later segment began",
     RUN_RECOVERED: "the lease was lost: the next execution_seq fences the old owner off; closes every open try",
-    RUN_RELEASED: "the worker gave the run back by itself (drain)",
+    RUN_RELEASED: "the worker gave the run back by itself: it leaves, or a transactional step has to begin anew",
     RUN_PAUSED: "held by an operator or by a divergence",
     RUN_UNPAUSED: "the hold was lifted",
     RUN_RETRYING: "the attempt failed and another one follows",

@@ -12,9 +12,11 @@ import json
 from ironflow.errors import InvalidTransition
 from ironflow.model import journal as j
 from ironflow.model import run as runs
+from ironflow.model import wait as waits
 from ironflow.model.capacity import QueueRow
 from ironflow.model.journal import Event
 from ironflow.model.transition import GUARD_LOCKED, Audit, Locked, Transition
+from ironflow.model.wait import WaitRow
 
 
 def _taken(locked: Locked, action: str, actor: str, **fields: object) -> Transition:
@@ -40,7 +42,8 @@ def cancel(locked: Locked, actor: str, *, force: bool = False) -> Transition | N
     if row.state == runs.CANCELLED or (row.state == runs.CANCELLING and not force):
         return None
     if row.ended:
-        raise InvalidTransition(f"run {row.run_id} has ended as {row.state}; there is nothing left to cancel")
+        told = f"run {row.run_id} has ended as {row.state}; there is nothing left to cancel"
+        raise InvalidTransition(told, run_id=row.run_id)
     compensate = row.compensations > 0 and not force
     transition = _taken(locked, "run.cancel", actor, force=force, state=row.state)
     transition.clear_waits = True
@@ -61,6 +64,9 @@ def cancel(locked: Locked, actor: str, *, force: bool = False) -> Transition | N
 def pause(locked: Locked, actor: str) -> Transition | None:
     """Hold a live run where it is. Pausing a paused run changes nothing.
 
+    What is not due yet in the queue (an attempt after its back-off, a run that starts later) leaves its due time behind
+    as a wait, or the way through a pause would be a short cut.
+
     Raises:
         InvalidTransition: the run has ended, is ending, or is a child (only whole trees are paused, by their root).
     """
@@ -68,12 +74,15 @@ def pause(locked: Locked, actor: str) -> Transition | None:
     if row.state == runs.PAUSED:
         return None
     if row.parent_run_id is not None:
-        raise InvalidTransition(f"run {row.run_id} is a child; pause its root {row.root_run_id}")
+        raise InvalidTransition(f"run {row.run_id} is a child; pause its root {row.root_run_id}", run_id=row.run_id)
     runs.check(row.run_id, row.state, runs.PAUSED)
     transition = _taken(locked, "run.pause", actor, state=row.state)
     resume_state = runs.PENDING if row.state == runs.RUNNING else row.state
     transition.state = runs.PAUSED
     transition.changes = {"resume_state": resume_state, "reason": "PAUSED_BY_OPERATOR"}
+    if locked.queue is not None and locked.queue.eligible_at > locked.now:
+        place = WaitRow(row.run_id, waits.PLACE, waits.TIMER, waits.SLEEPING, locked.queue.eligible_at)
+        transition.waits = [place]
     transition.events = [Event(0, j.RUN_PAUSED, None, json.dumps({"reason": "PAUSED_BY_OPERATOR", "by": actor}))]
     return transition
 
@@ -81,14 +90,16 @@ def pause(locked: Locked, actor: str) -> Transition | None:
 def resume(locked: Locked, actor: str) -> Transition:
     """Put a paused run back where it was; one that executed comes back as `pending` and replays.
 
+    What was not due yet when it was paused waits in the queue for the rest of its time.
+
     Raises:
         InvalidTransition: the run is not paused, or is a child.
     """
     row = locked.row
     if row.state != runs.PAUSED:
-        raise InvalidTransition(f"run {row.run_id} is {row.state}; only a paused run can be resumed")
+        raise InvalidTransition(f"run {row.run_id} is {row.state}; only a paused run can be resumed", run_id=row.run_id)
     if row.parent_run_id is not None:
-        raise InvalidTransition(f"run {row.run_id} is a child; resume its root {row.root_run_id}")
+        raise InvalidTransition(f"run {row.run_id} is a child; resume its root {row.root_run_id}", run_id=row.run_id)
     target = runs.resumed_state(row.resume_state)
     if target in runs.SUSPENDED and not locked.waits:
         target = runs.PENDING
@@ -99,7 +110,9 @@ def resume(locked: Locked, actor: str) -> Transition:
     transition.events = [Event(0, j.RUN_UNPAUSED, None, json.dumps({"by": actor, "state": target}))]
     transition.audit = [Audit.of(row, "run.resume", actor, {"state": target})]
     if target in runs.QUEUED:
-        transition.enqueue = QueueRow.of(row, max(locked.now, row.scheduled_at or 0), row.execution_seq)
+        transition.clear_waits = True
+        due = max((wait.due_at or 0 for wait in locked.waits if wait.step_id == waits.PLACE), default=0)
+        transition.enqueue = QueueRow.of(row, max(locked.now, due), row.execution_seq)
     return transition
 
 
@@ -115,7 +128,8 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool
     """
     row = locked.row
     if not row.ended:
-        raise InvalidTransition(f"run {row.run_id} is {row.state}; only a failed or cancelled run can be retried")
+        told = f"run {row.run_id} is {row.state}; only a failed or cancelled run can be retried"
+        raise InvalidTransition(told, run_id=row.run_id)
     runs.check(row.run_id, row.state, runs.PENDING)
     if row.compensating_for is not None and not restart:
         raise InvalidTransition(
@@ -147,8 +161,33 @@ def reopen(locked: Locked, actor: str, failed_steps: list[str], *, restart: bool
     return transition
 
 
-def release(locked: Locked, session: str) -> Transition | None:
-    """A worker gives a run back by itself (drain): queued at once, no recovery counted, the fence raised."""
+def release(locked: Locked, session: str, held: tuple[int, str] | None) -> Transition | None:
+    """A worker gives a run back by itself (drain): queued at once, no recovery counted, the fence raised.
+
+    Args:
+        locked: the run.
+        session: of the worker.
+        held: the `execution_seq` and the hash of the token under which the worker had the run.
+
+    Returns:
+        None where there is nothing to give back: somebody has taken the run since, perhaps this very worker; or its
+        lease ran out, and whether that is a loss the scanner decides.
+    """
+    row, lease = locked.row, locked.lease
+    if (row.execution_seq, row.lease_token_hash) != held or (lease is not None and lease.expires_at <= locked.now):
+        return None
+    return give_back(locked, session)
+
+
+def give_back(locked: Locked, session: str) -> Transition | None:
+    """The same for what a process left behind that has ended in order, by its parent, who knows no token of it.
+
+    That it has ended is seen and not concluded from a clock, so a lease that ran out meanwhile is no loss either.
+
+    Args:
+        locked: the run.
+        session: of the process; what another one holds is left alone.
+    """
     row, lease = locked.row, locked.lease
     if lease is None or lease.session_id != session or row.state not in runs.OWNED:
         return None

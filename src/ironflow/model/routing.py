@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ironflow.errors import InvalidInput
-from ironflow.model.ids import LONGEST_NAME, LONGEST_VERSION, check_text, route_of, split_route, tags_of
+from ironflow.model.capacity import SessionRow
+from ironflow.model.ids import LONGEST_NAME, LONGEST_VERSION, check_text, route_of, split_route, split_routes, tags_of
 from ironflow.model.scope import DEFAULT, Scope
 
 #: What a worker that registers may serve. A node looks into the queue once for each routing class of everybody who
@@ -133,6 +134,28 @@ class Serves:
 
     def __repr__(self) -> str:
         return f"Serves({self.scope}, tags={self.tags}, workflows={sorted(self.workflows)})"
+
+
+def own_runs(run_ids: Iterable[str]) -> str:
+    """The text for the session row of a worker that serves no route, and takes these runs alone."""
+    return json.dumps({"tags": [], "workflows": {}, "runs": sorted(run_ids)}, separators=(",", ":"))
+
+
+def has_own(session: SessionRow, run_id: str) -> bool:
+    """Whether a session takes this run whatever its route, because it was started or taken on there."""
+    return session.serves is not None and run_id in json.loads(session.serves).get("runs", ())
+
+
+def serves_queue(session: SessionRow) -> bool:
+    """Whether runs come to a session by their routes; `ironflow run` and isolated children are given theirs."""
+    return bool(session.routes) or (session.serves is not None and "runs" not in json.loads(session.serves))
+
+
+def takes(session: SessionRow, run_id: str, route: str) -> bool:
+    """Whether a session takes this run: as one of its own, or by its route."""
+    if session.serves is None:
+        return route in split_routes(session.routes)
+    return Serves.from_json(session.scope, session.serves).can_take(route) or has_own(session, run_id)
 
 
 def current(seen: Iterable[dict[str, Any]], serving: Iterable[str]) -> list[dict[str, Any]]:

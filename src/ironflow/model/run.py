@@ -97,7 +97,7 @@ def check(run_id: str, current: str, target: str) -> None:
         InvalidTransition: `current` → `target` is not a move of the state machine.
     """
     if target not in TRANSITIONS[current]:
-        raise InvalidTransition(f"run {run_id} is {current} and cannot become {target}")
+        raise InvalidTransition(f"run {run_id} is {current} and cannot become {target}", run_id=run_id)
 
 
 def resumed_state(resume_state: str | None) -> str:

@@ -39,6 +39,9 @@ NEWS = "news"
 LOST = "lost"
 #: The run id, the idempotency key or the concurrency key is taken.
 EXISTS = "exists"
+#: The transaction of a transactional step broke at its commit, and nothing of it was written. Whose the run is has not
+#: changed by it; but what its code was told since is not so.
+UNDONE = "undone"
 
 
 class Transition:

@@ -32,6 +32,10 @@ CLAIMABLE = (SLEEPING, WAITING, RETRY_BACKOFF)
 TIMER = "timer"
 BACKOFF = "retry_backoff"
 
+#: The wait row of a run that was paused before its place in the queue was due: when that is. No step id has this form,
+#: and no waker claims a wait of a paused run.
+PLACE = "@place"
+
 
 @dataclass(slots=True)
 class WaitRow:

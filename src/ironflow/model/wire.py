@@ -8,7 +8,7 @@ reads the database cannot write a journal. On the worker's side the fields named
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeGuard
 
@@ -42,6 +42,8 @@ _STATES: Final[dict[str, Collection[str]]] = {"compensating_for": (runs.FAILED,)
 #: The longest id of a step: some levels of scopes, each with a name.
 _LONGEST_STEP: Final = 16 * LONGEST_NAME
 _MOST: Final = 1 << 53
+#: Events, or waits, that are read before others have their turn.
+_PIECE: Final = 500
 _QUEUE_FIELDS: Final = frozenset({"eligible_at", "status"})
 #: What a worker's wait may be. Nothing but time ends one of these, and there are no others that anything would end.
 _WAITS: Final = (waits.TIMER, waits.BACKOFF)
@@ -118,8 +120,44 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     Raises:
         InvalidInput: a field has the wrong type, does not exist, or says what a worker may not do.
     """
+    return next(change for change in reading(item, session_id, lease_ttl_ms) if change is not None)
+
+
+def reading(item: object, session_id: str, lease_ttl_ms: int) -> Iterator[Transition | None]:
+    """The same in pieces, for who shares a loop with others: None between two of them, and the change at last."""
     if not isinstance(item, dict):
         raise InvalidInput("an item must be an object", hint="")
+    change = _guarded(item)
+    found, told = _list(item, "events"), list[dict[str, Any]]()
+    for begin in range(0, len(found), _PIECE):
+        if begin:
+            yield None
+        _events(change, found[begin : begin + _PIECE], told)
+    for name in _FLAGS:
+        if name in item:
+            setattr(change, name, _flag(item, name))
+    change.changes = _changes(item.get("changes"))
+    if "waits" in item:
+        found, seen = _list(item, "waits"), dict[str, WaitRow]()
+        for begin in range(0, len(found), _PIECE):
+            if begin:
+                yield None
+            _waits(change.run_id, found[begin : begin + _PIECE], seen)
+        change.waits = list(seen.values())
+    change.new_token_hash = _hashed(item, "new_token")
+    change.enqueue = _queue_row(change, item.get("enqueue"))
+    if _flag(item, "lease"):
+        change.lease = LeaseRow(
+            change.run_id, change.new_execution_seq or 0, change.new_token_hash or "", session_id, 0, lease_ttl_ms
+        )
+    _check(change)
+    _check_waiting(change)
+    telling.check(change, told)
+    yield change
+
+
+def _guarded(item: Item) -> Transition:
+    """What of a change says who asks for it, and what must be true."""
     if not item.keys() <= _FIELDS:
         raise InvalidInput(f"an item has no field {min(item.keys() - _FIELDS)!r}", hint="")
     guard = item.get("guard", tr.GUARD_OWNER)
@@ -129,29 +167,8 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     change.facts = None if item.get("facts") is None else _count(item, "facts")
     change.reservation = None if item.get("reservation") is None else _text(item, "reservation")
     change.state = item.get("state")
-    told: list[dict[str, Any]] = []
-    for index, one in enumerate(_list(item, "events")):
-        event, data = _event(one, index)
-        change.events.append(event)
-        told.append(data)
-    for name in _FLAGS:
-        if name in item:
-            setattr(change, name, _flag(item, name))
-    change.changes = _changes(item.get("changes"))
-    if "waits" in item:
-        change.waits = _waits(change.run_id, _list(item, "waits"))
     if item.get("new_seq") is not None:
         change.new_execution_seq = _count(item, "new_seq")
-    change.new_token_hash = _hashed(item, "new_token")
-    change.enqueue = _queue_row(change, item.get("enqueue"))
-    if _flag(item, "lease"):
-        change.lease = LeaseRow(
-            change.run_id, change.new_execution_seq or 0, change.new_token_hash or "", session_id, 0, lease_ttl_ms
-        )
-    _check(change)
-    _check_waiting(change)
-    _check_events(change)
-    telling.check(change, told)
     return change
 
 
@@ -203,16 +220,21 @@ def _check_waiting(change: Transition) -> None:
         raise InvalidInput("whoever takes a run, or lets it wait, must say its `facts`", hint=hint)
 
 
-def _check_events(change: Transition) -> None:
-    """Events are the next of the journal, written by whoever writes this change."""
+def _events(change: Transition, found: list[Any], told: list[dict[str, Any]]) -> None:
+    """Put these behind the events of a change, and their data behind what was told. They are the next of the journal,
+    written by whoever writes this change.
+    """
     own = change.execution_seq if change.guard == tr.GUARD_OWNER else change.new_execution_seq
-    for index, event in enumerate(change.events):
+    events = change.events
+    for index, one in enumerate(found, len(events)):
+        event, data = _event(one, index)
         if event.execution_seq != own:
             problem = f"events[{index}] has the execution_seq {event.execution_seq}; who asks for this change has {own}"
             raise InvalidInput(problem, hint="")
-        first = change.events[0].seq  # 0: the store gives the next number
-        if event.seq != (first + index if first else 0):
+        if index and event.seq != (events[0].seq + index if events[0].seq else 0):  # 0: the store gives the next number
             raise InvalidInput(f"events[{index}] has the seq {event.seq}: events are numbered without a gap", hint="")
+        events.append(event)
+        told.append(data)
 
 
 def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
@@ -228,7 +250,7 @@ def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
         type(step_id) is str and 0 < len(step_id) <= LONGEST_NAME and step_id.isprintable()
     ):
         check_text(step_id, f"events[{index}].step_id", _LONGEST_STEP)
-    if payload is not None and not _storable(payload):
+    if payload is not None and not (payload and _storable(payload)):
         raise InvalidInput(f"events[{index}].payload must be the text of a JSON object", hint="")
     data = payloads.check(kind, step_id, payload, index)
     if type(seq) is not int or not 0 <= seq < _MOST:
@@ -238,14 +260,13 @@ def _event(found: object, index: int) -> tuple[Event, dict[str, Any]]:
     return Event(seq, kind, step_id, payload, execution_seq), data
 
 
-def _waits(run_id: str, found: list[Any]) -> list[WaitRow]:
-    rows = [_wait(run_id, one, f"waits[{index}]") for index, one in enumerate(found)]
-    seen: set[str] = set()
-    for index, row in enumerate(rows):
+def _waits(run_id: str, found: list[Any], seen: dict[str, WaitRow]) -> None:
+    """Put these behind the waits that were read, by their steps."""
+    for index, one in enumerate(found, len(seen)):
+        row = _wait(run_id, one, f"waits[{index}]")
         if row.step_id in seen:
             raise InvalidInput(f"waits[{index}].step_id is that of an earlier one: {row.step_id!r}", hint="")
-        seen.add(row.step_id)
-    return rows
+        seen[row.step_id] = row
 
 
 def _wait(run_id: str, found: object, place: str) -> WaitRow:

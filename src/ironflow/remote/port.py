@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -160,7 +161,9 @@ class HttpPort:
 
     async def give_back(self, run_id: str, session_id: str) -> None:
         """See `Port`."""
-        await self.connection.ask("DELETE", f"/sessions/{quote(session_id, safe='')}")
+        path = f"/sessions/{quote(session_id, safe='')}"
+        with suppress(SessionUnknown):  # it never began, or has said goodbye itself: it holds nothing
+            await self.connection.ask("DELETE", path, query={"give_back": run_id})
 
     # ---- renewing
 

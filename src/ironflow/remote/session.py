@@ -2,32 +2,28 @@
 
 The stream is how a death is noticed at once: its break makes the session a suspect, and a worker that lives comes back
 and beats before anybody acts on it. It also brings what cannot wait for the next heartbeat: that somebody changed a
-run, and that this worker is to leave. A session that the server does not know (any more) is given up with all that it
-held, and a new one is registered.
+run, and that this worker is to leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from urllib.parse import quote
 
 from ironflow.errors import AccessError, IronflowError, ServerUnreachable, SessionUnknown
 from ironflow.loops.driver import Outage
 from ironflow.model.capacity import HTTP, SessionRow
-from ironflow.model.ids import tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
-from ironflow.tasks import Standing, or_again
+from ironflow.tasks import Standing
 from ironflow.worker import evidence
-from ironflow.worker.heartbeat import Heartbeat
-from ironflow.worker.session import REGISTER_AGAIN_S, lock_of, row_of_this_process, worker_name
+from ironflow.worker.session import Session, row_of_this_process
 
 if TYPE_CHECKING:
     from ironflow.config import Settings
@@ -39,8 +35,6 @@ log = logging.getLogger("ironflow.worker")
 
 #: Before the stream is opened again, seconds: from, to, doubling. A crowd of workers must not come back in step.
 AGAIN_S: Final = (0.05, 2.0)
-#: Between two tries to register anew, at the most, seconds.
-LONGEST_PAUSE_S: Final = 30.0
 
 
 def _unheard(session_id: str) -> None:
@@ -55,17 +49,20 @@ class Supervised(NamedTuple):
     farewell: Callable[[str], None] = _unheard
 
 
-class RemoteSession:
-    """See the module's docstring, and `worker.port.Membership` for what each method promises.
+class RemoteSession(Session):
+    """See the module's docstring, and `Session`.
 
     Args:
         worker: whose session it is.
         port: to the server.
-        worker_id: a stable name, shown to people; None makes one from host and pid.
-        tags: what the worker offers; without any it serves what its workflows require of themselves.
-        alone: the id of a child process that takes one run and serves no route; given by its parent.
+        worker_id, tags, alone: see `Session`.
         supervised: by whom this process was started, if it has a supervisor.
     """
+
+    # An earlier try may have been heard, and the supervisor is to know each name.
+    one_name: ClassVar[bool] = True
+    # A crowd of workers waits for its server.
+    longest_pause_s: ClassVar[float] = 30.0
 
     def __init__(
         self,
@@ -76,26 +73,14 @@ class RemoteSession:
         alone: str | None = None,
         supervised: Supervised | None = None,
     ) -> None:
-        self.worker = worker
-        self.tags = tags_of(tags, "tags")
-        self.worker_id = worker_name(worker_id)
-        self.peers: list[SessionRow] = []
-        self.registered = False
-        self.lock: evidence.SessionLock | None = None
-        self._alone = alone
         self._supervised = supervised
         #: the session that the supervisor was told of last
         self._announced = ""
-        # Whose runs they are, the server knows from the key; here the scope is not told apart.
-        self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
         self._port = port
-        self.row = self._new_row(alone)
-        self._heartbeat: Heartbeat | None = None
+        super().__init__(worker, worker_id, tags, alone)
         self._stream = Standing(self._listen, "ironflow-liveness", log)
-        self._loop = asyncio.get_running_loop()
         port.connection.on_refused = self._key_refused
         self._outage = Outage(log, "the liveness stream")
-        self._closed = False
 
     def _new_row(self, session_id: str | None = None) -> SessionRow:
         row = row_of_this_process(session_id, self.worker_id, self.worker.settings.concurrency)
@@ -105,31 +90,19 @@ class RemoteSession:
 
     # ---- life
 
-    async def open(self) -> None:
-        """Lock, register, and begin to renew and to listen."""
+    async def _register(self) -> None:
         row = self.row
-        self.lock = lock_of(row)
         if self._supervised is not None and self._announced != row.session_id:
             # Before it is registered: whoever proves our death must know every name we had.
             self._announced = row.session_id
             self._supervised.announce(row.session_id)
-        try:
-            asked_at = time.monotonic()
-            terms = await self._register()
-        except BaseException:
-            self._unlock()
-            raise
-        if self._closed:  # the worker left meanwhile: nobody renews this session, and it expires
-            self._unlock()
-            return
-        self._adopt(terms)
+        asked_at = time.monotonic()
+        self._adopt(await self._tell())
         self._port.batches.session_id = row.session_id
         self._port.renewed(asked_at)
-        self.registered = True
-        self._heartbeat = self._start_heartbeat()
-        self._stream.start()
 
-    async def _register(self) -> dict[str, Any]:
+    async def _tell(self) -> dict[str, Any]:
+        """Tell the server who this is and what it serves; the answer is the server's terms."""
         row = self.row
         self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
         serves = self.serves if self._alone is None else Serves.of(DEFAULT, self.tags, ())
@@ -158,45 +131,38 @@ class RemoteSession:
         self._port.lease_ttl_ms = terms["lease_ttl_ms"]
         self.worker.adapt(adapted(settings, terms))
 
-    async def close(self) -> None:
-        """Say goodbye: nothing is left to be recovered. A second call does nothing."""
-        registered, self.registered, self._closed = self.registered, False, True
+    async def _opened(self) -> None:
+        self._stream.start()
+
+    async def _leave(self) -> None:
+        # Before the stream ends, which would look like a death otherwise.
+        path = f"/sessions/{quote(self.row.session_id, safe='')}"
         try:
-            await self._stop_heartbeat()
-            if registered:  # before the stream ends, which would look like a death otherwise
-                path = f"/sessions/{quote(self.row.session_id, safe='')}"
-                await self._port.connection.ask("DELETE", path, tries=1)
-                if self._supervised is not None:
-                    self._supervised.farewell(self.row.session_id)
+            await self._port.connection.ask("DELETE", path, tries=1)
         except SessionUnknown:
             return
-        except Exception as error:
-            log.warning("the session could not be closed; it will expire: %s", error)
+        if self._supervised is not None:
+            self._supervised.farewell(self.row.session_id)
+
+    async def close(self) -> None:
+        """See `Membership`."""
+        try:
+            await super().close()
         finally:
-            self._unlock()
-            await self._stream.stop()
             await self._port.close()
 
-    async def _stop_heartbeat(self) -> None:
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            await asyncio.to_thread(heartbeat.stop)
-
-    def _unlock(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
+    async def _end(self) -> None:
+        try:
+            await super()._end()
+        finally:
+            await self._stream.stop()
 
     # ---- what this worker serves
 
     def serve(self, spec: WorkflowSpec) -> None:
         """A workflow was registered after the session opened: take its runs too."""
         if self.registered:
-            self.worker.spawn(self._register())
-
-    def can_take(self, route: str) -> bool:
-        """Whether this worker serves a routing class."""
-        return self.serves.can_take(route)
+            self.worker.spawn(self._tell())
 
     def tell_queue(self, *, lane: bool = False) -> None:
         """Nothing to do: the server sees what is written."""
@@ -250,24 +216,6 @@ class RemoteSession:
         if line.get("drain"):
             self.worker.dismiss()
 
-    # ---- renewing
-
-    def _start_heartbeat(self) -> Heartbeat:
-        worker = self.worker
-        heartbeat = Heartbeat(
-            self._port,
-            self.row.session_id,
-            worker.settings,
-            worker.renewing,
-            worker.verdicts,
-            worker.cut_off,
-            functools.partial(self.forgotten, self.row.session_id),
-            worker.dismiss,
-            worker.nominal.reached,
-        )
-        heartbeat.start()
-        return heartbeat
-
     def _key_refused(self, error: AccessError) -> None:
         """The key was good, and is not any more. Called in whichever thread was told so."""
         text = f"{error.message}; it was taken until now"
@@ -276,40 +224,6 @@ class RemoteSession:
             self._loop.call_soon_threadsafe(self.worker.refuse, told)
         except RuntimeError:  # the loop has closed
             return
-
-    def forgotten(self, session_id: str) -> None:
-        """The server does not know a session: somebody took this worker for dead. Register anew.
-
-        An answer to the session before this one may come late; it is old news.
-        """
-        if self._closed or not self.registered or session_id != self.row.session_id:
-            return
-        self.registered = False
-        log.warning("session %s is unknown to the server; giving up what it held and registering anew",
-                    self.row.session_id)  # fmt: skip
-        self.worker.forgotten(self.row.session_id)
-        self._register_anew()
-
-    def _register_anew(self) -> None:
-        if not self._closed:
-            self.worker.spawn(or_again(self._reopen, self._register_anew))
-
-    async def _reopen(self) -> None:
-        await self._stream.stop()
-        await self._stop_heartbeat()
-        self._unlock()
-        pause = REGISTER_AGAIN_S
-        # One name for all tries: an earlier one may have been heard, and the supervisor is to know each name.
-        self.row = self._new_row()
-        while not self._closed:
-            try:
-                await self.open()
-                break
-            except Exception as error:
-                log.warning("the worker could not register anew: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-        self.worker.dispatcher.wake()
 
 
 def adapted(settings: Settings, terms: dict[str, Any]) -> Settings:

@@ -16,15 +16,13 @@ from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
-from ironflow.codec.values import parse
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
 from ironflow.engine import commands, guard, starting
-from ironflow.engine.history import History
 from ironflow.engine.registry import Registry
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold, holds
-from ironflow.errors import EngineClosed, InvalidInput, RunNotFound
+from ironflow.errors import EngineClosed, RunNotFound
 from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
@@ -32,7 +30,9 @@ from ironflow.model.transition import APPLIED
 from ironflow.observe.backlog import of_routes
 from ironflow.observe.observation import Observation
 from ironflow.runtime.bell import Bell
+from ironflow.runtime.given import all_of, checked
 from ironflow.runtime.handle import Run, RunView, look
+from ironflow.runtime.here import start_here
 from ironflow.runtime.thread import Synchronous
 from ironflow.runtime.waiting import Waiting
 from ironflow.store import connect
@@ -83,7 +83,7 @@ class Engine(Synchronous):
     ) -> None:
         self.settings = settings or Settings.load(database_url=url, concurrency=concurrency, threads=threads)
         self.url = url or self.settings.database_url
-        self.registry = Registry(workflow.spec for workflow in workflows or ())
+        self.registry = Registry(one.spec for one in all_of(workflows or ()))
         self.results = Results()
         self._errands = Errands()
         self._is_open = False
@@ -255,36 +255,13 @@ class Engine(Synchronous):
 
     def _register(self, wf: Workflow[Any, Any]) -> None:
         """What is started here can be executed here, whether it was named when the engine was made or not."""
-        if not isinstance(wf, Workflow):
-            raise InvalidInput(
-                f"a run is started of a workflow, and {wf!r:.80} is none",
-                hint="Pass the function that @workflow decorates; a server's client takes names, too.",
-            )
-        new = wf.name not in self.registry
+        new = checked(wf).name not in self.registry
         self.registry.add(wf.spec)  # refuses another function of a known name
         if new and self.worker is not None:
             self.worker.session.serve(wf.spec)
 
     async def _start_here(self, row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str | None:
-        """Begin a new run in this process; None where that cannot be."""
-        if not self._fits_here(row, lanes):
-            return None
-        assert self.worker is not None
-        history = History()
-        history.input, history.started_at = parse(created)["input"], row.created_at
-        return await self.worker.start_here(row, created, history)
-
-    def _fits_here(self, row: RunRow, lanes: list[tuple[str, int]]) -> bool:
-        """Whether the run may skip the queue: a slot is free here, nobody waits for it, and no lane must be asked."""
-        worker = self.worker
-        return (
-            worker is not None
-            and worker.free > 0
-            and not worker.dispatcher.backlog
-            and not lanes
-            and row.scheduled_at is None
-            and worker.session.can_take(row.route)
-        )
+        return await start_here(self.worker, row, created, lanes)
 
     async def _enqueue(self, row: RunRow, created: str, lanes: list[tuple[str, int]]) -> str:
         """Create a run in the queue. That it is told of follows from the store's answer, whoever still waits for it."""
@@ -355,22 +332,34 @@ class Engine(Synchronous):
         return await self.store.runs(filter or RunFilter())
 
     async def cancel(self, run_id: str, *, force: bool = False) -> bool:
-        """End a run. Returns whether anything changed."""
+        """End a run; `force` skips its compensations. Returns whether anything changed: not if it is cancelled already.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it has ended otherwise.
+        """
         return await self._carried_out(run_id, commands.cancel(self.store, run_id, self.actor, force=force))
 
     async def pause(self, run_id: str) -> bool:
-        """Hold a run."""
+        """Hold a run where it is. Returns whether anything changed: not if it is paused already.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it has ended, or is being cancelled.
+        """
         return await self._carried_out(run_id, commands.pause(self.store, run_id, self.actor))
 
     async def resume(self, run_id: str) -> bool:
-        """Let a paused run go on."""
+        """Let a paused run go on. Returns True: one that is not paused is refused.
+
+        Raises:
+            RunNotFound, InvalidTransition: there is no such run; it is not paused.
+        """
         return await self._carried_out(run_id, commands.resume(self.store, run_id, self.actor))
 
     async def retry(self, run_id: str, *, restart: bool = False) -> bool:
-        """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again.
+        """Reopen a failed or cancelled run: finished steps are kept, or with `restart` executed again. Returns True.
 
         Raises:
-            InvalidTransition: it is live or ended well, or its compensations ran and it is not to be restarted.
+            RunNotFound, InvalidTransition: there is no such run; it is live, ended well, or can only be restarted.
         """
         return await self._carried_out(run_id, commands.retry(self.store, run_id, self.actor, restart=restart))
 

@@ -18,7 +18,7 @@ from ironflow.context.workflows import Workflow
 from ironflow.engine.loop_base import text_of
 from ironflow.engine.views import worker_routing
 from ironflow.engine.why import Hold, paused_because
-from ironflow.errors import RunCancelled, RunFailed, RunPaused
+from ironflow.errors import IronflowError, RunCancelled, RunFailed, RunPaused
 from ironflow.model import run as runs
 from ironflow.model.fold import StepView, fold
 from ironflow.model.journal import Event, name_of
@@ -106,8 +106,8 @@ class Run(Generic[Out]):
         if state == runs.FAILED:
             error = decode_error(data["error"])
             message = f"run {self.id} failed: {type(error).__name__}: {text_of(error)}{left_behind(data)}"
-            undone = data.get("undo_errors")
-            failed = RunFailed(message, run_id=self.id, failure=data["error"], undo_errors=undone)
+            facts = {"failure": data["error"], "undo_errors": data.get("undo_errors"), "undone": await self._undone()}
+            failed = RunFailed(message, run_id=self.id, **facts)
             if trace := str(data["error"].get("traceback") or "").rstrip():
                 failed.add_note(f"Where it failed:\n{trace}")
             raise failed from error
@@ -115,6 +115,13 @@ class Run(Generic[Out]):
             raise RunCancelled(f"run {self.id} was cancelled{left_behind(data)}", run_id=self.id)
         hold = (await self.engine.get(self.id)).hold
         raise RunPaused(f"run {self.id} is paused: {paused_because(hold, self.id)}", run_id=self.id, hint="")
+
+    async def _undone(self) -> bool:
+        """Whether its compensations ran. Only advice depends on it: where it cannot be asked, the failure is told."""
+        try:
+            return (await self.engine.get(self.id)).row.compensating_for is not None
+        except IronflowError:
+            return False
 
     async def status(self) -> RunView:
         """The run as it stands."""
@@ -130,19 +137,39 @@ class Run(Generic[Out]):
             yield event
 
     async def cancel(self, *, force: bool = False) -> bool:
-        """End the run; `force` skips its compensations. Returns whether anything changed."""
+        """End the run; `force` skips its compensations. Returns whether anything changed: not if it was cancelled.
+
+        Raises:
+            RunNotFound: there is no such run any more.
+            InvalidTransition: it has ended otherwise.
+        """
         return await self.engine.cancel(self.id, force=force)
 
     async def pause(self) -> bool:
-        """Hold the run where it is."""
+        """Hold the run where it is. Returns whether anything changed: not if it is paused already.
+
+        Raises:
+            RunNotFound: there is no such run any more.
+            InvalidTransition: it has ended, or is being cancelled.
+        """
         return await self.engine.pause(self.id)
 
     async def resume(self) -> bool:
-        """Let a paused run go on."""
+        """Let the paused run go on. Returns True: one that is not paused is refused.
+
+        Raises:
+            RunNotFound: there is no such run any more.
+            InvalidTransition: it is not paused.
+        """
         return await self.engine.resume(self.id)
 
     async def retry(self, *, restart: bool = False) -> bool:
-        """Reopen a failed or cancelled run; see :meth:`Engine.retry`."""
+        """Reopen the failed or cancelled run: finished steps are kept, or with `restart` executed again. Returns True.
+
+        Raises:
+            RunNotFound: there is no such run any more.
+            InvalidTransition: it is live or ended well, or its compensations ran and it is not to be restarted.
+        """
         return await self.engine.retry(self.id, restart=restart)
 
 

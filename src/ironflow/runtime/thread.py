@@ -183,7 +183,11 @@ class Synchronous(ABC):
         try:
             self._check_process()
             if self._thread is None:
-                raise RuntimeError("wait(...) is for `with`; inside `async with`, await the coroutine instead")
+                raise RuntimeError(
+                    "this is not open yet: wait(...) works inside its `with` block"
+                    if self._process is None
+                    else "wait(...) is for `with`; inside `async with`, await the coroutine instead"
+                )
         except RuntimeError:
             _discard(aw)
             raise

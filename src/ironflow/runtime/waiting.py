@@ -98,10 +98,9 @@ async def _outcome(store: Store, run_id: str) -> End | None:
         return row.state, None
     if not row.ended:
         return None
-    for event in reversed(await store.journal(run_id)):
-        if event.kind in j.TERMINAL_KINDS:
-            return row.state, event.payload
-    return row.state, None
+    last = await store.last_event(run_id)
+    # Anything else than a record of its end: it was opened again since, and ends anew; or it is gone.
+    return (row.state, last.payload) if last is not None and last.kind in j.TERMINAL_KINDS else None
 
 
 def _closed(run_id: str) -> EngineClosed:

@@ -24,6 +24,8 @@ M = TypeVar("M", bound=BaseModel)
 _TOO_LARGE = "Store the data elsewhere and pass a reference, or raise IRONFLOW_MAX_API_BODY_BYTES."
 #: Places that one refusal names at most.
 _MOST_ERRORS = 20
+#: What a validator calls that something is no object, in words of its own language.
+_NO_OBJECT = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type", "mapping_type"})
 
 
 class Json(Response):
@@ -74,9 +76,13 @@ def body(model: type[M], *, optional: bool = False) -> Callable[[Request], Await
 
 def refused(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
     """The refusal that tells each of these findings of a validator."""
-    found = [{"at": ".".join(str(part) for part in one["loc"]) or "body", "problem": str(one["msg"])} for one in errors]
+    found = [{"at": ".".join(str(part) for part in one["loc"]) or "body", "problem": _problem(one)} for one in errors]
     told = "; ".join(f"{one['at']}: {one['problem']}" for one in found[:_MOST_ERRORS])
     return InvalidRequest(told, details={"errors": found[:_MOST_ERRORS]})
+
+
+def _problem(found: Mapping[str, Any]) -> str:
+    return "a JSON object is wanted" if found["type"] in _NO_OBJECT else str(found["msg"])
 
 
 def accepts(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:

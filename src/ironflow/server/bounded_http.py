@@ -2,9 +2,10 @@
 
 The parser below has no limit on the head of a request, or on how long a request may take to arrive, and a socket none
 on how long an answer waits to be taken. Promises that a head of more than `MOST_HEAD` bytes is refused with 431,
-however it is cut into packets. That a request which is not whole `ARRIVES_S` after its first byte, or after its
+however it is cut into packets. That what is no request is refused with 400, as a problem like any other refusal. That a
+request which is not whole `ARRIVES_S` after its first byte, or after its
 connection, is refused with 408. And that a connection whose other end takes nothing of an answer for `STUCK_S` is cut
-off, so that what it was sent is let go of.
+off, so that what it was sent is let go of. A connection for which there is no file is refused with 503 (`open_files`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ironflow.server import problems
+from ironflow.server.open_files import doorkeeper
 
 #: Bytes of the line and the headers of one request. Browsers and proxies stop at 8 to 32 KiB.
 MOST_HEAD: Final = 65_536
@@ -51,6 +53,9 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected, and may take so long to say why."""
         super().connection_made(transport)
+        if doorkeeper.refuses(transport):
+            self._hang_up(_FULL)
+            return
         self._late = self.loop.call_later(ARRIVES_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
@@ -106,15 +111,18 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, or one with too large a head."""
-        if not self._too_large:
-            super().send_400_response(msg)
-            return
-        self._hang_up(_TOO_LARGE)
+        self._hang_up(_TOO_LARGE if self._too_large else _MALFORMED)
 
     def _hang_up(self, refusal: bytes) -> None:
-        if getattr(self.cycle, "response_complete", True):  # else an answer is under way, and this would be part of it
+        if not self._answers():
             self.transport.write(refusal)
         self.transport.close()
+
+    def _answers(self) -> bool:
+        """Whether an answer is under way, of which a refusal would be taken for a part."""
+        last: Any = self.cycle  # None before the first request
+        begun = last is not None and last.response_started and not last.response_complete
+        return bool(self.pipeline) or begun
 
     def _in_time(self) -> None:
         if self._late is not None:
@@ -174,6 +182,20 @@ _TOO_LARGE: Final = _refusal(
     "HEADERS_TOO_LARGE",
     f"the head of the request has more than {MOST_HEAD:,} bytes",
     "Send fewer or shorter headers.",
+)
+_MALFORMED: Final = _refusal(
+    "Bad Request",
+    400,
+    "MALFORMED_HTTP",
+    "what was sent is no HTTP request",
+    "Send HTTP/1.1, without TLS, which a balancer undoes. A body has a Content-Length or comes in chunks, not both.",
+)
+_FULL: Final = _refusal(
+    "Service Unavailable",
+    503,
+    "TOO_MANY_CONNECTIONS",
+    "this server has as many connections as it may have open files",
+    "Try again in a moment, or another server. Its log says what its operator can do.",
 )
 _TOO_SLOW: Final = _refusal(
     "Request Timeout",

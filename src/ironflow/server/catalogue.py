@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 from ironflow.engine.declared import Declared, unknown
@@ -27,6 +28,8 @@ _MOST: Final = 1_000
 _REST, _LONGEST_REST_S = 9, 1.0
 #: Characters of the definitions of one scope, together.
 MOST_DECLARED: Final = 16 * 1_048_576
+#: Of a caller who shares the loop with nobody.
+_AT_ONCE: AbstractAsyncContextManager[object] = nullcontext()
 
 
 class _Found:
@@ -73,13 +76,16 @@ class Catalogue:
         self._looking: dict[Scope, asyncio.Task[None]] = {}
         self._looks = 0
 
-    async def declared(self, scope: Scope, name: str, *, stored: bool = False) -> Declared:
+    async def declared(
+        self, scope: Scope, name: str, *, stored: bool = False, turn: AbstractAsyncContextManager[object] = _AT_ONCE
+    ) -> Declared:
         """A workflow by what its workers declared of it.
 
         Args:
             scope: whose workers.
             name: of the workflow.
             stored: whether the input comes in the form in which it is stored.
+            turn: entered where a definition may be parsed, which takes a while.
 
         Raises:
             WorkflowUnknown: none of this scope has; those that there are are named.
@@ -89,9 +95,10 @@ class Catalogue:
             found = await self._looked(scope)
         elif self._clock() - found.began >= FRESH_S:
             found = await self._looked(scope, rest=False)
-        if name not in found.rows:
-            raise unknown(name, found.rows)
-        return found.declared(name, stored=stored)
+        async with turn:
+            if name not in found.rows:
+                raise unknown(name, found.rows)
+            return found.declared(name, stored=stored)
 
     async def rows(self, scope: Scope) -> Mapping[str, dict[str, Any]]:
         """The workflows of a scope by name, as the database has them now: see `Store.workflows`."""

@@ -17,9 +17,12 @@ from ironflow.errors import InvalidRequest, MalformedJson, PayloadTooLarge, Unsu
 from ironflow.server import problems
 from ironflow.server.access import Access, Caller, worker
 from ironflow.server.catalogue import Catalogue
+from ironflow.server.turns import Turn
 
 _JSON: Final = b"application/json"
 _BODY: Final = "the body of the request"
+#: Bytes of a body that are parsed in some milliseconds.
+_LARGE: Final = 1 << 17
 #: Entries of a list in one request: no caller may hold the database for longer than so many take.
 MOST_ITEMS: Final = 10_000
 #: Beyond these numbers neither every reader of JSON nor every database is exact.
@@ -121,7 +124,8 @@ class Endpoint:
         try:
             request = Request(scope)
             caller = await worker(request)
-            body = await read_json(scope, receive, self._most) if scope["method"] != "GET" else {}
+            turn = request.app.state.node.turns.of(caller.scope.org)
+            body = await read_json(scope, receive, self._most, turn) if scope["method"] != "GET" else {}
             status, answer = await self._handler(Exchange(request, caller, body, receive))
             content = to_json(answer)
         except ClientGone:
@@ -153,8 +157,8 @@ async def _send(
     await send({"type": "http.response.body", "body": content})
 
 
-async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
-    """The body of a request: a JSON object, or nothing.
+async def read_json(scope: Scope, receive: Receive, most: int, turn: Turn) -> dict[str, Any]:
+    """The body of a request: a JSON object, or nothing. A large one is parsed in its organisation's `turn`.
 
     Raises:
         PayloadTooLarge: it is larger than `most` bytes; the rest is not read.
@@ -165,7 +169,11 @@ async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]
     if not content:
         return {}
     try:
-        found = from_json(content, allow_inf_nan=False)
+        if len(content) < _LARGE:
+            found = from_json(content, allow_inf_nan=False)
+        else:
+            async with turn:
+                found = from_json(content, allow_inf_nan=False)
     except ValueError as error:
         raise MalformedJson(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
@@ -181,14 +189,15 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
         UnsupportedMediaType: there is one, and it says that it is something else than JSON, or compressed.
         ClientGone: the connection broke.
     """
-    media, coding = _JSON, b""
+    media: list[bytes] = []
+    codings: list[bytes] = []
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:18]) > most:
             raise PayloadTooLarge(_BODY, int(value[:18]), most, hint=hint)
         if name == b"content-type":
-            media = value
+            media.append(value)
         if name == b"content-encoding":
-            coding = value
+            codings.append(value)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -202,16 +211,22 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
         parts.append(part)
         if not message.get("more_body", False):
             break
-    if size and coding.strip().lower() not in (b"", b"identity"):
-        said = coding.decode("latin-1")[:100]
-        raise UnsupportedMediaType(
-            f"the body is said to be in the coding {said!r}, and none is undone here",
-            hint="Send it as it is, without `Content-Encoding`.",
-            details={"content_encoding": said},
-        )
-    if size and media != _JSON:
-        _check_media(media.decode("latin-1"))
+    if size and codings:
+        _check_codings(b", ".join(codings).decode("latin-1"))
+    for said in media if size else ():
+        if said != _JSON:
+            _check_media(said.decode("latin-1"))
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_codings(said: str) -> None:
+    """Refuse what has been coded, whichever of several codings was named last."""
+    if any(one.strip().lower() not in ("", "identity") for one in said.split(",")):
+        raise UnsupportedMediaType(
+            f"the body is said to be in the coding {said[:100]!r}, and none is undone here",
+            hint="Send it as it is, without `Content-Encoding`.",
+            details={"content_encoding": said[:100]},
+        )
 
 
 def _check_media(said: str) -> None:

@@ -85,6 +85,8 @@ class Hub:
         self._line: list[Poll] = []
         #: routes seen in the queue: a start may ask for tags beyond its workflow's own
         self._seen: frozenset[str] = frozenset()
+        #: those of runs that this node has queued since it read the routes last
+        self._meanwhile: set[str] = set()
         self._routes: dict[Serves, tuple[str, ...]] = {}
         #: what was handed out here, and to whom
         self.handed = Handed(store)
@@ -137,6 +139,7 @@ class Hub:
 
     def started(self, route: str) -> None:
         """A run of this route was queued by this node."""
+        self._meanwhile.add(route)
         if route not in self._seen:
             self._see(self._seen | {route})
         self.wake()
@@ -201,16 +204,16 @@ class Hub:
 
     def _time_is_up(self, poll: Poll) -> None:
         poll.due = True
-        if not self._matching:
-            if poll.asked:
-                self._settle(poll, [])
+        if poll.asked and not self._matching:
+            self._settle(poll, [])
             return
-        # A look is under way, and may be about to find something for it. Not for ever, if the database is away.
+        # A look is under way, or the first one for it is about to begin, and may find something. Not for ever: the
+        # database may be away, or the looks fail.
         asyncio.get_running_loop().call_later(LATE_S, self._too_late, poll)
 
     def _too_late(self, poll: Poll) -> None:
-        """The look takes too long for it. That nothing is there is said only where the queue was looked at once."""
-        self._settle(poll, [] if poll.asked else StoreUnreachable("the database has not answered in time"))
+        """No look was in time for it. That nothing is there is said only where the queue was looked at once."""
+        self._settle(poll, [] if poll.asked else StoreUnreachable("the queue could not be looked at in time"))
 
     def _settle(self, poll: Poll, result: list[Assignment] | IronflowError) -> bool:
         """Answer a poll. Returns whether there was anybody left to hear it."""
@@ -272,8 +275,10 @@ class Hub:
             self._outage.over()  # not after any look: one for nobody asks nothing
         if left and self._told:
             # Only now: what can be had without asking which routes there are is handed out without it.
-            self._told = False
-            self._see(frozenset(await self._store.queue_routes()))
+            self._told, self._meanwhile = False, set()
+            found = await self._store.queue_routes()
+            # With what was queued here since it was asked: the answer may be older.
+            self._see(frozenset(self._meanwhile.union(found)))
             grown = [poll for poll in left if self._routes_of(poll.session) != poll.routes]
             for poll in grown:
                 poll.routes = self._routes_of(poll.session)
@@ -360,11 +365,11 @@ class Hub:
         for poll, heads in taken.items():
             if poll in revoked:
                 self._settle(poll, Unauthenticated())
-            elif self._settle(poll, [(head, journals.get(head.run_id, [])) for head in heads]):
+            elif self._settle(poll, [(head, journals[head.run_id]) for head in heads]):
                 self._remember(heads)
                 self.handed.note(poll.session.row.session_id, heads)
                 for head in heads:
-                    self.ends.handed(head, journals.get(head.run_id, []))
+                    self.ends.handed(head, journals[head.run_id])
                 continue
             back += [(head.run_id, head.reservation) for head in heads if head.reservation is not None]
         if back:

@@ -25,6 +25,7 @@ from ironflow.server.hearts import Hearts
 from ironflow.server.hub import Hub
 from ironflow.server.liveness import Streams
 from ironflow.server.sessions import Known, Sessions, unknown
+from ironflow.server.turns import Turns
 from ironflow.store.base import Store
 
 #: A loop counts as alive if it made a pass within so many of its intervals, and within this time at least, seconds.
@@ -51,6 +52,7 @@ class Node:
         self.sessions = Sessions(store)
         self.hub = Hub(store, settings)
         self.hearts = Hearts(store)
+        self.turns = Turns()
         self.streams = Streams(store, self.hearts.settled, self.hub.handed.whose)
         self.scanner = CapacityScanner(store, settings, time.monotonic)
         #: where this node hears others, for those who tell by address

@@ -1,16 +1,19 @@
 """What a worker says of itself when it registers, checked: its session row, and the workflows it has.
 
-The scope comes from the key alone. A key that is bound to workflows registers no others.
+The scope comes from the key alone. A key that is bound to workflows registers no others. What it declares is looked at
+in pieces, between which the loop is others', and a schema that was declared before is not looked at again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from ironflow.codec import strange
 from ironflow.engine.declared import checked
 from ironflow.errors import Forbidden, InvalidInput, InvalidRequest
 from ironflow.model.capacity import HTTP, SessionRow
@@ -27,6 +30,7 @@ from ironflow.model.ids import (
 from ironflow.model.routing import MOST_ROUTES, Serves, texts
 from ironflow.server.access import Caller
 from ironflow.server.exchange import Exchange
+from ironflow.server.turns import Turn
 from ironflow.store.base import WorkflowSeen
 
 #: Most slots of one worker.
@@ -34,6 +38,8 @@ MOST_SLOTS: Final = 100_000
 #: Live sessions of one key, and characters of what they serve, together: every node reads them each second.
 MOST_SESSIONS: Final = 5_000
 MOST_SERVED: Final = 32 * 1_048_576
+#: Schemas of which it is remembered what was found; beyond that all are forgotten, and looked at again.
+_MOST_SCHEMAS: Final = 10_000
 #: The folder of a user's locks; see `ironflow.worker.session.lock_folder`.
 _OURS: Final = re.compile(r"ironflow-\d+", re.ASCII)
 
@@ -126,25 +132,69 @@ def _is_number(value: object) -> bool:
     return type(value) is int and -(1 << 63) <= value < 1 << 63  # not bool, and what a database can hold
 
 
-def seen_by(found: list[Any], caller: Caller) -> list[WorkflowSeen]:
-    """The workflows that a worker declares."""
-    if len(found) > MOST_ROUTES:
-        problem = f"workflows has {len(found):,} entries; {MOST_ROUTES:,} is the most of one worker"
-        raise InvalidRequest(problem, hint="")
-    seen = []
-    for one in found:
-        if not isinstance(one, dict):
-            raise InvalidRequest("a workflow must be an object", hint="")
-        name = check_text(one.get("name"), "the name of a workflow")
-        if not {".", ".."}.isdisjoint(name.split("/")):
-            hint = "Clients and proxies take `.` and `..` out of an address. Choose another name."
-            raise InvalidInput(f"the name of a workflow has a part that is only dots: {name!r}", hint=hint)
-        version, definition = one.get("version"), one.get("definition")
-        version = check_text(version, "the version of a workflow", LONGEST_VERSION)
-        if caller.workflows is not None and name not in caller.workflows:
-            raise Forbidden(f"this key is bound to other workflows than {name}")
-        tags = join_tags(tags_of(texts(one.get("worker_tags") or (), f"the tags of {name}")))
-        text = None if definition is None else json.dumps(checked(name, definition), separators=(",", ":"))
-        check_length(text or "", f"the definition of {name}", LONGEST_DEFINITION)
-        seen.append(WorkflowSeen(name, version, tags, text))
-    return seen
+class Declarations:
+    """The workflows that workers declare, checked; it remembers by its hash what it found of a schema."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, str | None] = {}
+
+    async def seen(self, found: list[Any], caller: Caller, turn: Turn) -> list[WorkflowSeen]:
+        """The workflows that a worker declares.
+
+        Args:
+            found: parsed JSON.
+            caller: who declares them.
+            turn: its organisation's, in which they are looked at.
+
+        Raises:
+            InvalidInput, InvalidRequest: one of them cannot be used; the message names it.
+            Forbidden: the key is bound to others.
+        """
+        if len(found) > MOST_ROUTES:
+            problem = f"workflows has {len(found):,} entries; {MOST_ROUTES:,} is the most of one worker"
+            raise InvalidRequest(problem, hint="")
+        seen = []
+        for one in found:
+            if not isinstance(one, dict):
+                raise InvalidRequest("a workflow must be an object", hint="")
+            definition = one.get("definition")
+            schema = definition.get("input_schema") if isinstance(definition, dict) else None
+            wrong = await self._problem(schema, turn) if isinstance(schema, dict) else None
+            async with turn:
+                seen.append(_seen(one, caller, wrong))
+        return seen
+
+    async def _problem(self, schema: dict[str, Any], turn: Turn) -> str | None:
+        async with turn:
+            digest = hashlib.sha256(json.dumps(schema, separators=(",", ":")).encode()).digest()
+            pieces = strange.looking(schema)
+        if digest in self._found:
+            return self._found[digest]
+        wrong, more = None, True
+        while wrong is None and more:
+            async with turn:
+                try:
+                    wrong = next(pieces)
+                except StopIteration:
+                    more = False
+        if len(self._found) >= _MOST_SCHEMAS:
+            self._found.clear()
+        self._found[digest] = wrong
+        return wrong
+
+
+def _seen(one: dict[str, Any], caller: Caller, wrong: str | None) -> WorkflowSeen:
+    """A workflow that a worker declares; `wrong`: what keeps its schema from being used."""
+    name = check_text(one.get("name"), "the name of a workflow")
+    if not {".", ".."}.isdisjoint(name.split("/")):
+        hint = "Clients and proxies take `.` and `..` out of an address. Choose another name."
+        raise InvalidInput(f"the name of a workflow has a part that is only dots: {name!r}", hint=hint)
+    version, definition = one.get("version"), one.get("definition")
+    version = check_text(version, "the version of a workflow", LONGEST_VERSION)
+    if caller.workflows is not None and name not in caller.workflows:
+        raise Forbidden(f"this key is bound to other workflows than {name}")
+    tags = join_tags(tags_of(texts(one.get("worker_tags") or (), f"the tags of {name}")))
+    told = None if definition is None else checked(name, definition, lambda _: wrong)
+    text = None if told is None else json.dumps(told, separators=(",", ":"))
+    check_length(text or "", f"the definition of {name}", LONGEST_DEFINITION)
+    return WorkflowSeen(name, version, tags, text)

@@ -30,8 +30,8 @@ log = logging.getLogger("ironflow.server")
 
 Verdict = str | dict[str, Any]
 
-#: Items parsed, and events compared, before others have their turn.
-SLICE: Final = 100
+#: Items and events parsed, or events compared, before others have their turn.
+SLICE: Final = 250
 
 
 class Reports:
@@ -56,14 +56,18 @@ class Reports:
         """
         answers: list[str | Exception] = [""] * len(items)
         changes: dict[int, Transition] = {}
+        parsed = 0
         for index, item in enumerate(items):
-            if index % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            change = self._change_of(item, session_id, known)
+            change = await self._change_of(item, session_id, known)
+            parsed += 1
             if isinstance(change, Transition):
                 changes[index] = change
+                parsed += len(change.events) + len(change.waits)
             else:
                 answers[index] = change
+            if parsed >= SLICE:
+                parsed = 0
+                await asyncio.sleep(0)
         await self._keep_out(caller, changes, answers)
         await self._place(caller, changes, answers)
         repeated = {index for index in changes if _again(items[index])}
@@ -103,12 +107,16 @@ class Reports:
         self._pass_on([change for index, change in left.items() if answers[index] == tr.APPLIED])
         return answers
 
-    def _change_of(self, item: object, session_id: str, known: bool) -> Transition | str | Exception:
+    async def _change_of(self, item: object, session_id: str, known: bool) -> Transition | str | Exception:
         """The change, or what stands in its way."""
+        change: Transition | None = None
         try:
-            change = wire.change_of(item, session_id, self._node.settings.lease_ttl_ms)
+            for change in wire.reading(item, session_id, self._node.settings.lease_ttl_ms):
+                if change is None:
+                    await asyncio.sleep(0)
         except InvalidInput as error:
             return error
+        assert change is not None  # which comes last
         if change.events and not change.events[0].seq:  # by which the server's own events are numbered
             return InvalidInput("events[0] has the seq 0: the first event of a journal has the number 1", hint="")
         if change.lease is not None and not known:

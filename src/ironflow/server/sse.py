@@ -4,8 +4,8 @@ Owns how a reader gets the events of a run as they are committed, whichever node
 event once and in order, from the seq the reader names, and so exact resumption on any node: a reader's place is a seq
 of the journal and nothing that this node remembers. However many read, one look is for all of them. Nothing is read for
 a reader that has not sent what it was given before, and large payloads, which no look brings along, are read one by one
-and for a few readers of each organisation at a time: a slow reader costs a page of small events, and holds up none but
-its organisation's own of large ones.
+and for a few readers of each organisation at a time (`large`): a slow reader costs a short page of small events, and
+holds up none but its organisation's own of large ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
-from weakref import WeakValueDictionary
 
 from ironflow.engine import views
 from ironflow.engine.reading import whole
 from ironflow.errors import StoreError
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
+from ironflow.server.large import PIECE, Places, pieces
 from ironflow.store.base import Store
 from ironflow.tasks import begin
 
@@ -36,13 +36,9 @@ FLOOR_S = 0.01
 #: Seconds to the next look for each reader that was given something. So the share of a node's time that streams take
 #: does not grow with their number: what many read of busy runs comes in larger pages (`dev.py bench W10`).
 EACH_S = 0.0003
-#: Events of one run that a look brings at most.
+#: Events of one run that a look brings at most. A reader keeps those that it can send together, and looks again for the
+#: rest: so many of the largest that are no large ones come to a megabyte.
 PAGE = 100
-#: Large payloads that are held at the same time for one organisation: each costs several times its size until it is
-#: sent.
-LARGE_AT_ONCE = 8
-#: Characters that are sent together: less would cost more to send than to make.
-CHUNK = 1 << 16
 #: A text as JSON, in ASCII: a step's id may hold half of a surrogate pair.
 _quoted = json.encoder.encode_basestring_ascii
 #: Seconds of silence after which a comment keeps proxies from taking the stream for dead.
@@ -75,7 +71,16 @@ class Reader:
 
     def offer(self, events: list[Event], *, more: bool) -> None:
         """Give it what of these events it does not have yet."""
-        page = [event for event in events if event.seq > self.after]
+        page: list[Event] = []
+        size = 0
+        for event in events:
+            if event.seq <= self.after:
+                continue
+            if size >= PIECE:
+                more = True
+                break
+            size += len(event.payload or "")
+            page.append(event)
         if page:
             self._page = page
             self._missed = self._missed or more
@@ -118,8 +123,7 @@ class Tail:
     def __init__(self, store: Store, *, tick_s: float = TICK_S) -> None:
         self._store = store
         self._tick_s = tick_s
-        #: by whose runs they are; gone when nobody holds or waits
-        self._large: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._large = Places()
         self._readers: dict[str, set[Reader]] = {}
         self._due: set[str] = set()
         self._wake = asyncio.Event()
@@ -142,8 +146,7 @@ class Tail:
         """An event with its large payload, for as long as the block lasts; None where the run is gone. It may have to
         wait for other readers of the same owner's runs, which have yet to send theirs.
         """
-        places = self._large.setdefault(whose, asyncio.Semaphore(LARGE_AT_ONCE))
-        async with places:
+        async with self._large.of(whose):
             yield await whole(self._store, run_id, event.seq)
 
     async def has(self, run_id: str) -> bool:
@@ -278,7 +281,7 @@ async def frames(
             async with aclosing(_chunks(tail, run_id, page, whose)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-                    if not await allowed():  # a slow reader takes a page for long
+                    if not await allowed():  # a slow reader takes a page, or one large event, for long
                         return
             if ends:
                 return
@@ -287,7 +290,9 @@ async def frames(
 
 
 async def _chunks(tail: Tail, run_id: str, page: list[Event], whose: Hashable) -> AsyncGenerator[str, None]:
-    """The frames of a page, together where they are small. What was sent is let go of."""
+    """The frames of a page: together where they are small, in pieces where one is large. What was sent is let go
+    of before anything is waited for.
+    """
     made: list[str] = []
     size = 0
     page.reverse()
@@ -300,11 +305,15 @@ async def _chunks(tail: Tail, run_id: str, page: list[Event], whose: Hashable) -
             async with tail.whole(run_id, event, whose) as read:
                 if read is None:
                     return
-                yield frame(read)
+                text = frame(read)
+                del read
+                for piece in pieces(text):
+                    yield piece
+                del text, piece
             continue
         made.append(frame(event))
         size += len(made[-1])
-        if size >= CHUNK:
+        if size >= PIECE:
             yield "".join(made)
             made, size = [], 0
     if made:

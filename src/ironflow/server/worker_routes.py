@@ -25,7 +25,7 @@ from ironflow.server.handed import Whose
 from ironflow.server.hub import Assignment
 from ironflow.server.liveness_route import LivenessRoute
 from ironflow.server.node import Node
-from ironflow.server.registration import check_room, seen_by, session_row
+from ironflow.server.registration import Declarations, check_room, session_row
 from ironflow.server.reports import Reports
 from ironflow.server.route import Route
 from ironflow.server.sessions import Known, unknown
@@ -55,6 +55,7 @@ class WorkerRoutes:
         self._node = node
         self._store = node.store
         self._reports = Reports(node)
+        self._declarations = Declarations()
         # A value travels as text inside the message's own JSON, where each of its quotes takes two bytes.
         self.most_bytes = 2 * node.settings.max_payload_bytes + AROUND_A_VALUE
 
@@ -95,6 +96,9 @@ class WorkerRoutes:
     async def register(self, ask: Exchange) -> Answer:
         """A worker says who it is and what it has; again with the same id, it says what has changed."""
         node, settings = self._node, self._node.settings
+        # First: it may take a while, and the session's time begins with its row.
+        turn = node.turns.of(ask.caller.scope.org)
+        seen = await self._declarations.seen(ask.entries("workflows"), ask.caller, turn)
         row = session_row(ask, self._store.now(), settings.session_ttl_ms, node.wake_address)
         live = await self._store.sessions()
         held = next((one for one in live if one.session_id == row.session_id), None)
@@ -103,7 +107,6 @@ class WorkerRoutes:
                 raise unknown(row.session_id)
             row.started_at, row.draining = held.started_at, held.draining
         check_room(row, live)
-        seen = seen_by(ask.entries("workflows"), ask.caller)
         await ask.catalogue.check_room(ask.caller.scope, seen)
         if not await self._store.open_session(row):
             raise unknown(row.session_id)  # of another key since the look above
@@ -122,16 +125,29 @@ class WorkerRoutes:
         )
 
     async def goodbye(self, ask: Exchange) -> Answer:
-        """A worker leaves: what it still holds goes back as if its time had run out."""
+        """A worker leaves: what it still holds goes back as if its time had run out.
+
+        But for the run that its parent names (`give_back`), who saw it end in order.
+        """
         session_id = ask.request.path_params["session_id"]
         await self._session(ask, session_id)
         self._node.streams.close(session_id)
+        if "give_back" in ask.request.query_params:
+            await self._give_back(ask, ask.query("give_back"), session_id)
         held = await self._store.close_session(session_id)
         self._node.sessions.forget(session_id)
         self._node.drop([session_id])
         if held:
             self._node.recover_soon()
         return self._said()
+
+    async def _give_back(self, ask: Exchange, run_id: str, session_id: str) -> None:
+        def decide(locked: Locked) -> Transition | None:
+            return operator.give_back(locked, session_id) if _reached(locked, ask) else None
+
+        if isinstance((await self._store.decide([run_id], decide)).get(run_id), Transition):
+            self._node.queued()
+            self._node.touched([run_id])
 
     async def leaving(self, ask: Exchange) -> Answer:
         """A worker takes nothing new: it finishes what it has, and says goodbye then."""
@@ -231,12 +247,7 @@ class WorkerRoutes:
         held = {run_id: (seq, token_hash(token)) for run_id, seq, token in ask.rows("runs", (str, int, str))}
 
         def decide(locked: Locked) -> Transition | None:
-            row = locked.row
-            if (row.execution_seq, row.lease_token_hash) != held[row.run_id] or not _reached(locked, ask):
-                return None
-            if locked.lease is not None and locked.lease.expires_at <= locked.now:
-                return None  # lost already; the scanner counts it
-            return operator.release(locked, session_id)
+            return operator.release(locked, session_id, held[locked.row.run_id]) if _reached(locked, ask) else None
 
         done = await self._store.decide(list(held), decide) if held else {}
         released = [run_id for run_id, result in done.items() if isinstance(result, Transition)]
@@ -261,7 +272,7 @@ class WorkerRoutes:
         await self._known(ask)
 
         def decide(locked: Locked) -> Transition | None:
-            return claim.keep(locked, token, locked.now + ttl_ms) if _reached(locked, ask) else None
+            return claim.keep(locked, token, ttl_ms) if _reached(locked, ask) else None
 
         done = await self._store.decide([run_id], decide)
         return self._said(kept=isinstance(done.get(run_id), Transition))

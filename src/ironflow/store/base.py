@@ -61,7 +61,11 @@ class OpenTransaction(Protocol):
         """Apply the transition in the same transaction and commit both, or neither.
 
         Returns `applied`, or a refusal: after `stale` the user's writes are gone too; after `news` the transaction is
-        still open, for the owner to read what arrived and commit again.
+        still open, for the owner to read what arrived and commit again; after `undone` its connection had broken, and
+        the database was asked: nothing of it is there.
+
+        Raises:
+            StoreUnreachable: whether it was committed could not be found out.
         """
         ...
 
@@ -131,7 +135,8 @@ class Store(Reader, Protocol):
         Raises:
             TypeError: `body` is of the other colour; it was not called.
             StepTimeout: the deadline passed (SQLite).
-            StoreError: no transaction could be had, or `body` ended it by itself.
+            StoreUnreachable: no transaction could be had.
+            StoreError: `body` ended it by itself, or its connection broke whenever it was called.
         """
         ...
 

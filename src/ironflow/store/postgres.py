@@ -29,7 +29,7 @@ from ironflow.store.postgres_heart import PostgresHeart
 from ironflow.store.postgres_link import Address, Clock, Connection, Link, atomically
 from ironflow.store.postgres_listen import PRESENCE, WATCH, Wire
 from ironflow.store.postgres_lone import Lone
-from ironflow.store.postgres_open import prepare, reach, set_session, statements
+from ironflow.store.postgres_open import look_in, set_session, statements
 from ironflow.store.postgres_operator import PostgresOperator
 from ironflow.store.postgres_reads import ready
 from ironflow.store.postgres_sessions import PostgresSessions
@@ -311,11 +311,7 @@ async def open_postgres(
         StoreError: the server is too old.
     """
     address = Address(url)
-    connection = await reach(address)
-    try:
-        opened = await prepare(connection, address.name, read_only)
-    finally:
-        await connection.close()
+    opened = await look_in(address, read_only)
     known_time = Clock(clock)
     known_time.saw(opened.at)
     store = PostgresStore(address, opened.channel, known_time, read_only)

@@ -53,6 +53,10 @@ _LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
 )
+#: What the driver says of a connection that broke, in errors that have no class of their own.
+_SAID_OF_A_BREAK = ("clos", "another operation", "released back to the pool")
+#: Whatever may come of a last word to a connection that is given up.
+BROKEN = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 #: The schema or a plan changed under a prepared statement: it has to be prepared anew.
 _OUTDATED = (asyncpg.InvalidCachedStatementError, asyncpg.InvalidSQLStatementNameError)
@@ -118,7 +122,7 @@ async def atomically(connection: Connection) -> AsyncIterator[None]:
         raise
     except BaseException:
         # Where the connection is lost, so is the transaction; and what happened first is what is told.
-        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        with suppress(*BROKEN):
             await connection.execute("ROLLBACK;")
         raise
     await connection.execute("COMMIT;")
@@ -130,10 +134,8 @@ def lost(error: BaseException) -> bool:
     """
     if isinstance(error, _LOST):
         return True
-    # "connection is closed", "connection was closed in the middle of operation": the driver has no class
-    # for these.
     if isinstance(error, asyncpg.InterfaceError):
-        return "clos" in str(error) or "another operation" in str(error)
+        return any(words in str(error) for words in _SAID_OF_A_BREAK)
     # The driver's own state broke together with the connection.
     return isinstance(error, asyncpg.InternalClientError)
 
@@ -169,8 +171,23 @@ def translated(error: Exception, name: str) -> Exception:
 
 def unreachable(name: str, error: BaseException | None, hint: str | None = None) -> StoreUnreachable:
     """No connection, with the reason in one line, and what to do if it is not the usual."""
-    reason = " ".join(str(error).split()) if error is not None and str(error) else type(error).__name__
-    return StoreUnreachable(f"cannot reach {name}: {reason}", hint=hint)
+    return StoreUnreachable(f"cannot reach {name}: {reason(error)}", hint=hint)
+
+
+def reason(error: BaseException | None) -> str:
+    """What happened, in one line."""
+    if isinstance(error, (asyncpg.InterfaceError, asyncpg.InternalClientError)) and lost(error):
+        return "the connection broke"  # what the driver says is about its own state, and means nothing to anybody else
+    return " ".join(str(error).split()) if error is not None and str(error) else type(error).__name__
+
+
+async def leave(connection: Connection) -> None:
+    """Say goodbye to the server. One that does not answer is not waited for."""
+    if not connection.is_closed():
+        try:
+            await connection.close(timeout=2)
+        except BROKEN:
+            connection.terminate()
 
 
 class Patience:
@@ -253,11 +270,8 @@ class Link:
         """Give the connection back for good."""
         self.closed = True
         connection, self._connection = self._connection, None
-        if connection is not None and not connection.is_closed():
-            try:
-                await connection.close(timeout=2)
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                connection.terminate()
+        if connection is not None:
+            await leave(connection)
 
 
 class Clock:

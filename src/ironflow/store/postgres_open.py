@@ -15,10 +15,19 @@ from typing import Any
 
 import asyncpg
 
-from ironflow.errors import StoreError
+from ironflow.errors import IronflowError, StoreError
 from ironflow.store import dialect, migrate
 from ironflow.store.dialect import Statement
-from ironflow.store.postgres_link import Address, Connection, lost, translated, unreachable
+from ironflow.store.postgres_link import (
+    Address,
+    Connection,
+    Patience,
+    atomically,
+    leave,
+    lost,
+    translated,
+    unreachable,
+)
 
 #: The oldest server whose SQL is used here.
 OLDEST = 140_000
@@ -69,22 +78,46 @@ class Opened:
 
 
 _REFUSES = "The server is there; check the user, the password and the name of the database in the address."
+#: What only a server says, or does, that is there: it comes, it goes, or it ends a connection that it had let in.
+_OF_A_SERVER = (
+    asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError,
+    asyncpg.ConnectionDoesNotExistError,
+)  # fmt: skip
 
 
-async def reach(address: Address) -> Connection:
-    """A first connection, or a clear error at once: a wrong address does not get better by waiting.
+async def look_in(address: Address, read_only: bool) -> Opened:
+    """Reach the database and bring it up to date. A connection that breaks on the way is a pause, as everywhere.
 
     Raises:
-        StoreUnreachable: nobody answers, or not to this user, or the database does not exist.
+        StoreError: see `prepare`.
+        StoreUnreachable: nobody answers, or not to this user, or the database does not exist. Of an address at which
+            no server was met that is told at once: a wrong one does not get better by waiting.
     """
+    patience = Patience()
+    met = False
+    while True:
+        try:
+            connection = await _connect(address)
+            met = True
+            try:
+                return await prepare(connection, address.name, read_only)
+            finally:
+                await leave(connection)
+        except IronflowError:
+            raise
+        except Exception as error:
+            if lost(error) and (met or isinstance(error, _OF_A_SERVER)) and await patience.wait():
+                continue
+            raise translated(error, address.name) from error
+
+
+async def _connect(address: Address) -> Connection:
     try:
         return await address.connect()
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise unreachable(address.name, error, _REFUSES) from error
-    except Exception as error:
-        if lost(error) or isinstance(error, (asyncpg.ClientConfigurationError, ValueError)):
-            raise unreachable(address.name, error) from error
-        raise translated(error, address.name) from error
+    except (asyncpg.ClientConfigurationError, ValueError) as error:
+        raise unreachable(address.name, error) from error
 
 
 async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
@@ -95,6 +128,7 @@ async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
             schema is.
         StoreTooNew: the schema is ahead of this code.
         StoreUnreachable: opened for reading, and there is no schema.
+        OSError, asyncpg.PostgresError: as the driver says.
     """
     version = int(await connection.fetchval("select current_setting('server_version_num')::int"))
     if version < OLDEST:
@@ -102,15 +136,12 @@ async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:
             f"{name} is PostgreSQL {version // 10_000}; Ironflow needs {OLDEST // 10_000} or newer",
             hint="Upgrade the server.",
         )
-    try:
-        if read_only:
-            await _check_schema(connection, name)
-        else:
-            async with connection.transaction():
-                await connection.execute(f"select pg_advisory_xact_lock({_TURN})")
-                await _migrate(connection, name)
-    except asyncpg.PostgresError as error:
-        raise translated(error, name) from error
+    if read_only:
+        await _check_schema(connection, name)
+    else:
+        async with atomically(connection):
+            await connection.execute(f"select pg_advisory_xact_lock({_TURN})")
+            await _migrate(connection, name)
     schema = str(await connection.fetchval("select current_schema()"))
     at = int(await connection.fetchval("select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint"))
     return Opened(at, "ironflow" if schema == "public" else f"ironflow_{schema}"[:63])

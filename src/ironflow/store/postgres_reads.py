@@ -193,6 +193,11 @@ class PostgresReads:
         found = await self._read("journal", run_id=run_id, after=after, limit=limit or None)
         return [Event(*values) for values in found]
 
+    async def last_event(self, run_id: str) -> Event | None:
+        """See `Store.last_event`."""
+        found = await self._read("last_event", run_id=run_id)
+        return Event(*found[0]) if found else None
+
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
         """See `Store.journals`."""
         return rows.journals(await self._read("journals", ids=list(run_ids)), run_ids)

@@ -12,27 +12,32 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 
 from ironflow.errors import StoreError
-from ironflow.model.transition import APPLIED, NEWS, Transition
+from ironflow.model.transition import APPLIED, NEWS, UNDONE, Transition
 from ironflow.store.postgres_decide import Decider
 from ironflow.store.postgres_link import (
+    BROKEN,
     STATEMENT_TIMEOUT_S,
     TRIES,
     Address,
     Connection,
     Patience,
+    again,
     atomically,
     lost,
+    reason,
     translated,
-    unreachable,
 )
 from ironflow.store.postgres_reads import Readers
 from ironflow.tasks import begin
+
+log = logging.getLogger("ironflow.store")
 
 #: Bodies that run at once in one process; one more waits for a connection.
 CONNECTIONS = 16
@@ -55,7 +60,6 @@ _END = """
 select pg_current_xact_id_if_assigned()::text, set_config('search_path', $1, true), set_config('role', $2, true),
     set_config('lock_timeout', $3, true)
 """
-_BROKEN = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class UserConnections:
@@ -96,7 +100,7 @@ class UserConnections:
         if pool is not None:
             try:
                 await pool.release(connection)  # type: ignore[arg-type]
-            except _BROKEN:
+            except BROKEN:
                 pass  # it broke, and the pool knows
 
     @property
@@ -140,30 +144,34 @@ class PostgresTransaction:
         """Call `body(connection)` in a new transaction and give what it returns.
 
         If the connection breaks meanwhile, nothing was written and the body is called again in a new one: a restart of
-        the server is a pause here as everywhere, and an interrupted body has to bear its repetition anyway.
+        the server is a pause here as everywhere, and an interrupted body has to bear its repetition anyway. Of a
+        connection that goes on breaking it is enough after `TRIES` bodies and the time of an outage, whichever is more.
 
         Raises:
             TypeError: `body` is no coroutine function.
-            StoreError: no connection could be had, or the body ended the transaction by itself.
+            StoreUnreachable: no connection could be had.
+            StoreError: the connection broke again and again, or the body ended the transaction by itself.
             Exception: whatever the body raised; its writes are undone.
         """
         if not inspect.iscoroutinefunction(body):
             raise _is_plain(body)
-        tries = 0
+        patience, tries, returned = Patience(), 0, False
         while True:
             connection = await self._begin()
             try:
+                returned = False
                 value = await body(connection)
+                returned = True
                 await self._end(connection)
             except BaseException as error:
-                broke = _closed(connection)
+                broke = _closed(connection) or (returned and lost(error))
                 await self.rollback()
                 tries += 1
                 if not broke or not isinstance(error, Exception):
                     raise
-                if tries == TRIES or self._connections.closed:
-                    raise unreachable(self._name, error) from error
-                continue
+                if not self._connections.closed and (await patience.wait() or tries < TRIES):
+                    continue
+                raise _breaks(self._name, tries, error) from error
             self._wait_for_the_owner()
             return value
 
@@ -208,6 +216,7 @@ class PostgresTransaction:
         """See `OpenTransaction.commit`.
 
         Raises:
+            StoreUnreachable: the server stayed away, so whether it was committed is unknown.
             StoreError: nothing was committed, neither of the user's nor of the step.
         """
         connection = self._connection
@@ -231,7 +240,10 @@ class PostgresTransaction:
                 raise
             if lost(error) and await self._wrote(transition, last_seqs.get(transition.run_id)):
                 return APPLIED
-            raise unreachable(self._name, error) if lost(error) else translated(error, self._name) from error
+            if lost(error) or again(error):
+                log.info("a transaction of run %s came to nothing at its commit: %s", transition.run_id, reason(error))
+                return UNDONE
+            raise translated(error, self._name) from error
         if answer == APPLIED:
             self._connection = self._transaction = None
             await self._connections.give_back(connection)
@@ -263,7 +275,7 @@ class PostgresTransaction:
             if transaction is not None:
                 async with asyncio.timeout(_ROLLBACK_S):
                     await transaction.rollback()
-        except _BROKEN:
+        except BROKEN:
             # It broke, or does not answer, or the body had ended the transaction: whatever is left goes with it.
             _cut(connection)
         finally:
@@ -294,6 +306,13 @@ def _cut(connection: Connection) -> None:
         connection.terminate()
     except asyncpg.InterfaceError:
         pass  # the pool has noticed by itself
+
+
+def _breaks(name: str, tries: int, error: Exception) -> StoreError:
+    return StoreError(
+        f"the connection to {name} broke in each of {tries} calls of a transactional step's body: {reason(error)}",
+        hint="If the database is well, look for what ends its connections, and at what the body does with its own.",
+    )
 
 
 def _is_plain(body: Callable[..., Any]) -> TypeError:

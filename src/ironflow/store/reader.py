@@ -108,6 +108,10 @@ class Reader(Protocol):
         """The events of a run behind a seq, in order, at most `limit` (0: all); none where there is no such run."""
         ...
 
+    async def last_event(self, run_id: str) -> Event | None:
+        """The latest event of a run: of one that has ended, how it did. None where there is no such run."""
+        ...
+
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
         """The whole journals of these runs, in one look; every one asked for has an entry."""
         ...

@@ -1,8 +1,8 @@
 """What a SQLite store reads. Readers have connections of their own: in WAL mode they wait for no writer.
 
 A short read (a row, a page) runs in the caller's thread: it takes tens of microseconds, and a hop to
-another thread would cost more than it and delay it further. What may be long (lists, whole journals, sweeps
-over all live runs) runs in one thread of its own, so that no list holds up the event loop.
+another thread would cost more than it and delay it further. What may be long (lists, large events, the rest of a long
+journal, sweeps over all live runs) runs in one thread of its own, so that no list holds up the event loop.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ironflow.errors import StoreCorrupt
 from ironflow.model.capacity import Holdings, LeaseRow, QueueRow, RunHead, SessionRow
 from ironflow.model.ids import split_route
-from ironflow.model.journal import Event
+from ironflow.model.journal import APART, Event
 from ironflow.model.key import KeyRow
 from ironflow.model.run import RunRow
 from ironflow.model.scope import DEFAULT, Scope
@@ -31,8 +32,9 @@ from ironflow.store.sqlite_connection import connect, explain, explained
 
 #: Rows that are looked up one by one in the loop; more are looked up in the thread.
 FEW = 16
-#: Events of a journal that are read in the loop; the rest of a longer one is read in the thread.
-PAGE = 256
+#: Of a journal so many events are read in the loop, and so many characters of payload, none of them in a large event;
+#: the rest of a longer one is read in the thread. That is a millisecond.
+PAGE, PAGE_SIZE = 256, 256 * 1024
 
 
 class SqliteReads:
@@ -67,9 +69,6 @@ class SqliteReads:
             return []
         return await self._in_thread(lambda connection: connection.execute(text, values).fetchall())
 
-    async def _look_up(self, name: str, count: int, **values: Any) -> list[Any]:
-        return self._read(name, **values) if count <= FEW else await self._read_far(name, **values)
-
     async def _in_thread(self, read: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
         def call() -> list[Any]:
             with explained(self.name):
@@ -85,7 +84,9 @@ class SqliteReads:
 
     async def standings(self, run_ids: Collection[str]) -> dict[str, Standing]:
         """See `Store.standings`."""
-        return rows.standings(await self._look_up("standings", len(run_ids), ids=json.dumps(rows.heard_of(run_ids))))
+        ids = json.dumps(rows.heard_of(run_ids))
+        few = len(run_ids) <= FEW
+        return rows.standings(self._read("standings", ids=ids) if few else await self._read_far("standings", ids=ids))
 
     async def holdings(self, run_id: str) -> Holdings | None:
         """See `Store.holdings`."""
@@ -119,11 +120,31 @@ class SqliteReads:
     async def journal(self, run_id: str, after: int = 0, limit: int = 0) -> list[Event]:
         """See `Store.journal`."""
         wanted = limit or rows.ENDLESS
-        found = self._read("journal", run_id=run_id, after=after, limit=min(wanted, PAGE))
-        if len(found) == PAGE and wanted > PAGE:
-            rest = {"run_id": run_id, "after": found[-1][0], "limit": wanted - PAGE}
+        found, more = self._beginning(run_id, after, min(wanted, PAGE))
+        if more and len(found) < wanted:
+            rest = {"run_id": run_id, "after": found[-1][0] if found else after, "limit": wanted - len(found)}
             found += await self._read_far("journal", **rest)
         return [Event(*values) for values in found]
+
+    def _beginning(self, run_id: str, after: int, limit: int) -> tuple[list[Any], bool]:
+        """What may be read in the loop of the events behind a seq, and whether there may be more behind that."""
+        if rows.unheard_of((run_id,)):
+            return [], False
+        found: list[Any] = []
+        size = 0
+        named = {"run_id": run_id, "after": after, "limit": limit}
+        with explained(self.name), closing(self._near.execute(self._statements["slim_journal"].text, named)) as events:
+            for values in events:
+                size += len(values[3] or "")
+                if values[3] == APART or size > PAGE_SIZE:
+                    return found, True
+                found.append(values)
+        return found, len(found) == limit
+
+    async def last_event(self, run_id: str) -> Event | None:
+        """See `Store.last_event`."""
+        found = await self._read_far("last_event", run_id=run_id)
+        return Event(*found[0]) if found else None
 
     async def journals(self, run_ids: Sequence[str]) -> dict[str, list[Event]]:
         """See `Store.journals`."""
@@ -137,7 +158,7 @@ class SqliteReads:
     async def events_at(self, places: Collection[tuple[str, int]]) -> dict[tuple[str, int], Event]:
         """See `Store.events_at`."""
         heard = [place for place in places if not rows.unheard_of(place)]
-        return rows.events_at(await self._look_up("events_at", len(heard), pairs=json.dumps(heard)))
+        return rows.events_at(await self._read_far("events_at", pairs=json.dumps(heard)))
 
     async def tail(self, after: Mapping[str, int], limit: int) -> dict[str, list[Event]]:
         """See `Store.tail`."""

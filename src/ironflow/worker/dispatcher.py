@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from ironflow.errors import OUTAGES
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.loops.driver import Driver, Outage, Report
+from ironflow.loops.next_due import NextDue
 from ironflow.loops.retention import INTERVAL_MS, Retention
 from ironflow.loops.stale_claims import StaleClaims
 from ironflow.loops.telling import LOOK_AROUND_MS, Neighbours, Telling
@@ -24,7 +25,7 @@ from ironflow.model.capacity import RunHead
 from ironflow.tasks import Standing
 from ironflow.worker.door import head_of
 from ironflow.worker.entering import Entering
-from ironflow.worker.session import Session
+from ironflow.worker.store_session import StoreSession
 
 if TYPE_CHECKING:
     from ironflow.store.base import Store
@@ -39,6 +40,8 @@ B = TypeVar("B")
 POLL_S = 2.0
 #: A loop that never sleeps would starve the bodies it shares a thread with, seconds.
 FLOOR_S = 0.001
+#: After a look that the database did not answer, at the least, seconds: what is due then stays so.
+AFTER_OUTAGE_S = 0.1
 #: How far the clock read here and the one of the database may differ, ms.
 CLOCKS_APART_MS = 20
 #: While one timer after the other becomes due and nobody tells of the queue, it is looked at so often, ms: it takes two
@@ -55,7 +58,7 @@ class Dispatcher:
 
     def __init__(self, worker: Worker, store: Store, scanner: CapacityScanner) -> None:
         self.worker = worker
-        assert isinstance(worker.session, Session)
+        assert isinstance(worker.session, StoreSession)
         self.session = session = worker.session
         self.store = store
         self.scanner = scanner
@@ -74,7 +77,7 @@ class Dispatcher:
             self.drivers.append(Driver(retention, INTERVAL_MS))
         #: the last look found as much as it asked for: there may be more
         self.backlog = False
-        self._due: int | None = 0
+        self._next = NextDue()
         #: the last page of what is due was full, and some of it entered
         self._draining = False
         self._entering = Entering(worker.take)
@@ -124,8 +127,7 @@ class Dispatcher:
 
     def expect(self, due: int) -> None:
         """Something will be due at this time, ms."""
-        if self._due is None or due < self._due:
-            self._due = due
+        if self._next.told(due):
             self._kick.set()
 
     def _deleted(self, report: Report) -> None:
@@ -140,18 +142,19 @@ class Dispatcher:
         while self._standing.wanted:
             kicked = self._kick.is_set()
             self._kick.clear()
+            again, least_s = False, FLOOR_S
             try:
                 again = await self._round(kicked)
             except OUTAGES as error:
                 self._outage.met(error)
-                again = False
+                least_s = AFTER_OUTAGE_S
             except Exception:
                 log.exception("a look for work failed; the next one follows in %s s", POLL_S)
-                again = False
+                least_s = POLL_S
             if again and self._standing.wanted:
                 await asyncio.sleep(FLOOR_S if self.worker.free <= 0 else 0)
                 continue
-            await self._sleep()
+            await self._sleep(least_s)
 
     async def _round(self, kicked: bool) -> bool:
         """One look. `kicked`: somebody told of work. Returns whether another should follow at once."""
@@ -169,7 +172,7 @@ class Dispatcher:
         due: list[RunHead] = []
         all_in = True
         asked = store.now()
-        due_now = self._due is not None and self._due <= asked
+        due_now = self._next.at is not None and self._next.at <= asked
         if due_now:
             due = await self._look_for_due(free)
             if await self._enters_ahead(due, asked, kicked):
@@ -236,29 +239,36 @@ class Dispatcher:
     async def _own(self, run_ids: set[str]) -> list[RunHead]:
         """Which of these runs can be taken now. When the next of them can, is what the dispatcher waits for."""
         store, heads = self.store, []
-        self._due = None
+        soonest: int | None = None
+        resting = False
+        self._next.asks()
         for run_id in sorted(run_ids):
             found = await store.holdings(run_id)
             if found is None or not self.session.can_take(found.row.route):
                 continue
+            resting = resting or found.lease is None
             times = [wait.due_at for wait in found.waits if wait.due_at is not None]
             if found.row.state not in runs.SUSPENDED:
                 times = [found.queue.eligible_at] if found.queue is not None else []
             if times and min(times) <= store.now():
                 heads.append(head_of(found.row))
             elif times:
-                self._due = min(times) if self._due is None else min(self._due, *times)
+                soonest = min(times) if soonest is None else min(soonest, *times)
+        self._next.answered(soonest)
+        if resting:  # a run that never rests is spared this commit
+            self.session.keep_own(run_ids)
         return heads
 
     async def _look_at_due(self, asked: int) -> None:
-        self._due = await self.store.next_due()
-        now = self.store.now()
+        self._next.asks()
+        due = await self.store.next_due()
         # Only what was due when this round asked was not offered; what became due since, the next round takes at once.
-        if self._due is not None and self._due < asked - CLOCKS_APART_MS and not self.backlog:
+        if due is not None and due < asked - CLOCKS_APART_MS and not self.backlog:
             # It is due and was not offered: another worker's, or in a lane, or of a paused workflow, or a suspect. All
             # of these go through the queue, and the waker puts them there.
             self.waker.kick()
-            self._due = now + DUE_AGAIN_MS
+            due = self.store.now() + DUE_AGAIN_MS
+        self._next.answered(due)
 
     async def _claim(self, limit: int) -> list[RunHead]:
         worker = self.worker
@@ -292,15 +302,15 @@ class Dispatcher:
             self._reserving = False  # none can start now; the end of a child process is what wakes the next look
         return plain, sent
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, least_s: float) -> None:
         wait = POLL_S
-        if self._due is not None and self.worker.free > 0:
-            wait = min(POLL_S, max(FLOOR_S, (self._due - self.store.now()) / 1000))
+        if self._next.at is not None and self.worker.free > 0:
+            wait = min(POLL_S, max(least_s, (self._next.at - self.store.now()) / 1000))
         try:
             await asyncio.wait_for(self._kick.wait(), wait)
         except TimeoutError:
             if wait >= POLL_S:
-                self._due = 0  # what another process put to sleep was never told here
+                self._next.told(0)  # what another process put to sleep was never told here
                 self._told = True  # nor was a run of a route that this worker has not seen
 
 

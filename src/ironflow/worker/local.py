@@ -16,14 +16,14 @@ from ironflow.engine.registry import Registry
 from ironflow.loops.capacity_scanner import CapacityScanner
 from ironflow.model import claim, ids, operator
 from ironflow.model.journal import Event
-from ironflow.model.transition import Locked, Transition
+from ironflow.model.transition import Transition
 from ironflow.store.base import OpenTransaction, Store
 from ironflow.store.heart import Heart
 from ironflow.worker.dispatcher import Dispatcher
 from ironflow.worker.isolation import by_database
 from ironflow.worker.port import Holding, Owner
 from ironflow.worker.results import Results
-from ironflow.worker.session import Session
+from ironflow.worker.store_session import StoreSession
 from ironflow.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -64,29 +64,19 @@ class LocalPort:
 
     async def keep(self, run_id: str, reservation: str, ttl_ms: int) -> bool:
         """See `Port`."""
-
-        def decide(locked: Locked) -> Transition | None:
-            return claim.keep(locked, reservation, locked.now + ttl_ms)
-
-        return isinstance((await self._store.decide([run_id], decide))[run_id], Transition)
+        done = await self._store.decide([run_id], lambda locked: claim.keep(locked, reservation, ttl_ms))
+        return isinstance(done[run_id], Transition)
 
     async def release(self, held: Sequence[Holding], session_id: str) -> None:
-        """See `Port`. What somebody else has taken meanwhile is left alone."""
+        """See `Port`."""
         fences = {run_id: (seq, token_hash) for run_id, seq, token_hash in held}
-
-        def decide(locked: Locked) -> Transition | None:
-            row = locked.row
-            if (row.execution_seq, row.lease_token_hash) != fences[row.run_id]:
-                return None  # taken since, perhaps by this very worker
-            if locked.lease is not None and locked.lease.expires_at <= locked.now:
-                return None  # lost already; the scanner counts it
-            return operator.release(locked, session_id)
-
-        await self._store.decide(list(fences), decide)
+        await self._store.decide(
+            list(fences), lambda locked: operator.release(locked, session_id, fences[locked.row.run_id])
+        )
 
     async def give_back(self, run_id: str, session_id: str) -> None:
         """See `Port`."""
-        await self._store.decide([run_id], lambda locked: operator.release(locked, session_id))
+        await self._store.decide([run_id], lambda locked: operator.give_back(locked, session_id))
         await self._store.close_session(session_id)
 
     async def owner(self, run_id: str, since: int | None = None) -> Owner | None:
@@ -146,7 +136,7 @@ def embedded(
         registry,
         settings,
         results,
-        session=lambda worker: Session(worker, store, scanner, worker_id, tags, session_id),
+        session=lambda worker: StoreSession(worker, store, scanner, worker_id, tags, session_id),
         finder=lambda worker: Dispatcher(worker, store, scanner),
         reach=None if url is None else lambda worker: by_database(url),
         strict=strict,

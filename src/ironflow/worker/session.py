@@ -1,22 +1,27 @@
-"""A worker's session: its row, the lock that proves its death, its heartbeat, and the peers it watches.
+"""A worker's session: the lock that proves its death, its heartbeat, and what happens when the others forget it.
 
-The lock is taken before the row is inserted, so that whoever reads the row can already rely on it. A worker whose
-session was removed (it was frozen, and the others went on without it) gives up what it held and registers anew.
+The lock is taken before the session is registered, so that whoever reads of it can already rely on it. A worker whose
+session was removed (it was frozen, and the others went on without it) gives up what it held and registers anew. It may
+be closed in the middle of that, and whatever meets whatever: a heartbeat that nobody stops would keep a session alive
+under which nobody works.
+
+Where a session is registered differs: `worker.store_session` for a database, `remote.session` for a server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import secrets
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from ironflow.engine.definitions import seen
 from ironflow.model.capacity import SessionRow
-from ironflow.model.ids import check_text, join_routes, tags_of
+from ironflow.model.ids import check_text, tags_of
 from ironflow.model.routing import Serves
 from ironflow.model.scope import DEFAULT
 from ironflow.tasks import or_again
@@ -24,9 +29,6 @@ from ironflow.worker import evidence
 from ironflow.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    from ironflow.engine.definitions import WorkflowSpec
-    from ironflow.loops.capacity_scanner import CapacityScanner
-    from ironflow.store.base import Store
     from ironflow.worker.worker import Worker
 
 log = logging.getLogger("ironflow.worker")
@@ -34,7 +36,7 @@ log = logging.getLogger("ironflow.worker")
 #: One per process: two engines of one process die together, and could not see each other's locks.
 PROCESS_ID = f"{os.getpid()}-{secrets.token_hex(6)}"
 #: Between two tries to register anew, seconds.
-REGISTER_AGAIN_S = 1.0
+REGISTER_AGAIN_S: Final = 1.0
 
 
 def lock_folder() -> Path:
@@ -84,216 +86,110 @@ def lock_of(row: SessionRow) -> evidence.SessionLock | None:
     return lock
 
 
-class Session:
-    """See the module's docstring.
+class Session(ABC):
+    """See the module's docstring, and `worker.port.Membership` for what each method promises.
 
     Args:
         worker: whose session it is.
-        store: where it is registered.
-        scanner: recovers what a dead peer held.
         worker_id: a stable name, shown to people; None makes one from host and pid.
         tags: what the worker offers, checked by `ids.tags_of`; without any it serves what its workflows require of
             themselves.
         alone: the id of a child process that takes one run and serves no route; given by its parent.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        store: Store,
-        scanner: CapacityScanner,
-        worker_id: str | None,
-        tags: tuple[str, ...],
-        alone: str | None = None,
-    ) -> None:
+    #: whether all tries to register anew go by one name
+    one_name: ClassVar[bool] = False
+    #: between two tries to register anew, at the most (each pause is twice the one before), seconds
+    longest_pause_s: ClassVar[float] = REGISTER_AGAIN_S
+
+    def __init__(self, worker: Worker, worker_id: str | None, tags: tuple[str, ...], alone: str | None) -> None:
         self.worker = worker
-        self.store = store
-        self.scanner = scanner
         self.tags = tags_of(tags, "tags")
         self.worker_id = worker_name(worker_id)
+        #: the other sessions, where this worker sees them itself
         self.peers: list[SessionRow] = []
+        # Whose runs they are, a server knows from the key; here the scope is not told apart.
         self.serves = Serves.of(DEFAULT, self.tags, worker.registry)
-        self.routes: list[str] = []
-        #: peers that were alive when they were first seen
-        self._known: set[str] = set()
-        #: whether the database knows this session, so that runs may be taken under it
+        #: whether the others know this session, so that runs may be taken under it
         self.registered = False
         self.lock: evidence.SessionLock | None = None
-        self._alone = alone
         self.row = self._new_row(alone)
-        #: what this node calls itself in its claims; a session that is opened anew does not change it
-        self.node = self.row.session_id
+        self._alone = alone
         self._heartbeat: Heartbeat | None = None
         self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
         self._closed = False
 
+    # ---- what differs
+
+    @abstractmethod
     def _new_row(self, session_id: str | None = None) -> SessionRow:
-        settings = self.worker.settings
-        row = row_of_this_process(session_id, self.worker_id, settings.concurrency)
-        row.started_at = row.heartbeat_at = self.store.now()
-        row.expires_at = row.started_at + settings.session_ttl_ms
-        return row
+        """The row of a session that is to be registered; no id makes a new one."""
+
+    @abstractmethod
+    async def _register(self) -> None:
+        """Tell the others of this session."""
+
+    @abstractmethod
+    async def _opened(self) -> None:
+        """It is registered, and renewed: see who else is there."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """Tell the others that this session ends: nothing is left to be recovered."""
+
+    # ---- life
 
     async def open(self) -> None:
-        """Lock, register, beat, and look at the peers."""
-        store, row = self.store, self.row
-        self.lock = lock_of(row)
-        self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
-        if self._serves_queue:
-            self.routes = self.serves.routes()
-            row.serves = self.serves.to_json()
-        row.routes = join_routes(self.routes)
+        """Lock, register, and begin to renew."""
+        async with self._opening:
+            await self._open()
+
+    async def _open(self) -> None:
+        self.lock = lock_of(self.row)
         try:
-            row.wake_address = await store.listen(self._heard, self.node)
-            await store.open_session(row)
-            await store.saw_workflows([seen(spec) for spec in self.worker.registry])
+            await self._register()
+            if self._closed:  # the worker left meanwhile: nobody renews this session
+                await self._say_goodbye()
+                self._unlock()
+                return
+            self.registered = True
+            self._heartbeat = self._start_heartbeat()
+            await self._opened()
         except BaseException:
-            self._unlock()
+            await self._end()
             raise
-        self.registered = True
-        self._heartbeat = self._start_heartbeat()
-        await self.look_around()
-        store.notify("sessions", self.peers)
-        self.worker.spawn(store.rehearse())
 
     async def close(self) -> None:
         """Say goodbye: nothing is left to be recovered. A second call does nothing."""
-        registered, self.registered, self._closed = self.registered, False, True
-        evidence.unwatch(self._died)
+        self._closed = True
+        await self._end()
+
+    async def _end(self) -> None:
+        """End what stands for this session here, and say so to the others if they know it."""
+        registered, self.registered = self.registered, False
         try:
-            if self._heartbeat is not None:
-                await asyncio.to_thread(self._heartbeat.stop)
-                self._heartbeat = None
+            await self._stop_heartbeat()
             if registered:
-                await self.store.close_session(self.row.session_id)
+                await self._say_goodbye()
+        finally:
+            self._unlock()  # whoever gives up waiting for the others ends here, too
+
+    async def _say_goodbye(self) -> None:
+        try:
+            await self._leave()
         except Exception as error:
             log.warning("the session could not be closed; it will expire: %s", error)
-        finally:
-            self._unlock()  # whoever gives up waiting for the database ends here, too
+
+    async def _stop_heartbeat(self) -> None:
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            await asyncio.to_thread(heartbeat.stop)
 
     def _unlock(self) -> None:
         if self.lock is not None:
             self.lock.release()
             self.lock = None
-
-    async def look_around(self) -> None:
-        """See which other sessions there are, watch those whose death can be proven from here, and find new routes."""
-        sessions = await self.store.sessions()
-        self.peers = [s for s in sessions if s.session_id != self.row.session_id]
-        self._known.intersection_update(peer.session_id for peer in self.peers)
-        for peer in self.peers:
-            if evidence.watchable(peer, self.row.host, self.row.boot_id, PROCESS_ID):
-                await self._watch(peer)
-        await self.find_routes()
-
-    async def _watch(self, peer: SessionRow) -> None:
-        if peer.session_id not in self._known:
-            self._known.add(peer.session_id)
-            # Known before this worker takes anything: a run may be what killed its last owner.
-            dead, opening = evidence.already_dead(peer)
-            if dead:
-                await self._recover(peer.session_id, opening)
-                return
-        evidence.watch_once(peer, self._died)
-
-    # ---- what this worker serves -------------------------------------------------------------------------------------
-
-    @property
-    def _serves_queue(self) -> bool:
-        """Whether runs come by route; a child process has its one run, and `ironflow run` its own."""
-        return self._alone is None and self.worker.own is None
-
-    def serve(self, spec: WorkflowSpec) -> None:
-        """A workflow was registered after the session opened: take its runs too."""
-        self.serves = Serves.of(DEFAULT, self.tags, self.worker.registry)
-        if not self._serves_queue:
-            return
-        self.row.serves = self.serves.to_json()
-        new = [route for route in self.serves.routes() if route not in self.routes]
-        if new:
-            self._also(new)
-            self.worker.spawn(self.store.saw_workflows([seen(spec)]))
-
-    async def find_routes(self) -> bool:
-        """Serve what the queue holds and this worker can take: a start may ask for tags beyond its workflow's own.
-
-        Returns whether there was anything new.
-        """
-        if not self._serves_queue:
-            return False
-        known = set(self.routes)
-        new = [r for r in await self.store.queue_routes() if r not in known and self.can_take(r)]
-        if new:
-            self._also(new)
-        return bool(new)
-
-    def _also(self, routes: list[str]) -> None:
-        self.routes += routes
-        self.row.routes = join_routes(self.routes)
-        if self.registered:
-            self.worker.spawn(self._announce())
-
-    async def _announce(self) -> None:
-        """Bring the row up to date, so that `why` names this worker as one that could take such a run."""
-        now, row = self.store.now(), self.row
-        row.heartbeat_at, row.expires_at = now, now + self.worker.settings.session_ttl_ms
-        row.credits = max(0, self.worker.free)
-        if self.registered:
-            await self.store.open_session(row)
-
-    def can_take(self, route: str) -> bool:
-        """Whether this worker serves a routing class; see `model.routing`."""
-        return self.serves.can_take(route)
-
-    # ---- what threads and other processes say ------------------------------------------------------------------------
-
-    def _heard(self, topic: str) -> None:
-        worker = self.worker
-        if self._closed:
-            return
-        if topic == "sessions":
-            worker.spawn(self.look_around())
-        elif topic.startswith("run:"):
-            worker.spawn(worker.check(topic[4:]))
-        else:
-            worker.dispatcher.told()
-
-    def _died(self, session_id: str, opening: evidence.Opening | None) -> None:
-        """Called from a watcher's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._proven, session_id, opening)
-        except RuntimeError:  # our own loop has closed
-            return
-
-    def _proven(self, session_id: str, opening: evidence.Opening | None) -> None:
-        if not self._closed:
-            self.worker.spawn(self._recover(session_id, opening))
-
-    async def _recover(self, session_id: str, opening: evidence.Opening | None) -> None:
-        gone = [peer for peer in self.peers if peer.session_id == session_id]
-        # First: a worker without peers takes the recovered run without a reservation.
-        self.peers = [peer for peer in self.peers if peer.session_id != session_id]
-        dispatcher = self.worker.dispatcher
-        report = await self.scanner.session_died(session_id, opening, dispatcher.wake)
-        # Each run that was recovered has been told of as a warning; this line is for whoever looks for the process.
-        log.debug("session %s is dead (its process is gone); runs recovered: %d", session_id, len(report.run_ids))
-        dispatcher.wake()
-        for peer in gone:
-            evidence.discard(peer)
-
-    def tell_queue(self, *, lane: bool = False) -> None:
-        """See `Membership`. A free place in a lane is told only to those who are there."""
-        if self.peers or not lane:
-            self.store.notify("queue", self.peers)
-
-    async def leaving(self) -> None:
-        """See `Membership`."""
-        if self.registered:
-            await self.store.drain(self.row.session_id)
-
-    async def died(self, session_id: str, opening: evidence.Opening | None) -> None:
-        """See `Membership`."""
-        await self.scanner.session_died(session_id, opening)
 
     def _start_heartbeat(self) -> Heartbeat:
         worker = self.worker
@@ -304,20 +200,25 @@ class Session:
             worker.renewing,
             worker.verdicts,
             worker.cut_off,
-            self._forgotten,
+            functools.partial(self.forgotten, self.row.session_id),
             worker.dismiss,
             worker.nominal.reached,
         )
         heartbeat.start()
         return heartbeat
 
-    def _forgotten(self) -> None:
-        """The session is gone from the database: somebody took this worker for dead. Register anew."""
-        if self._closed or not self.registered:
+    # ---- being forgotten
+
+    def forgotten(self, session_id: str) -> None:
+        """The others do not know a session: somebody took this worker for dead. Register anew.
+
+        An answer to the session before this one may come late; it is old news.
+        """
+        if self._closed or not self.registered or session_id != self.row.session_id:
             return
         self.registered = False  # nothing is taken under a session that nobody knows
-        log.warning("session %s was removed; giving up what it held and registering anew", self.row.session_id)
-        self.worker.forgotten(self.row.session_id)
+        log.warning("session %s was removed; giving up what it held and registering anew", session_id)
+        self.worker.forgotten(session_id)
         self._register_anew()
 
     def _register_anew(self) -> None:
@@ -325,15 +226,26 @@ class Session:
             self.worker.spawn(or_again(self._reopen, self._register_anew))
 
     async def _reopen(self) -> None:
-        if self._heartbeat is not None:
-            await asyncio.to_thread(self._heartbeat.stop)
-        self._unlock()
-        while not self._closed:
-            self.row = self._new_row()
-            try:
-                await self.open()
-                break
-            except Exception as error:
-                log.warning("the worker could not register anew: %s", error)
-                await asyncio.sleep(REGISTER_AGAIN_S)
+        # One opening at a time: each begins with the end of what the one before it has started.
+        async with self._opening:
+            if self.registered:  # by an opening that began before this one
+                return
+            await self._end()
+            pause = REGISTER_AGAIN_S
+            name = new_session_id() if self.one_name else None
+            while not self._closed:
+                self.row = self._new_row(name)
+                try:
+                    await self._open()
+                    break
+                except Exception as error:
+                    log.warning("the worker could not register anew: %s", error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, self.longest_pause_s)
         self.worker.dispatcher.wake()
+
+    # ---- what this worker serves
+
+    def can_take(self, route: str) -> bool:
+        """Whether this worker serves a routing class; see `model.routing`."""
+        return self.serves.can_take(route)

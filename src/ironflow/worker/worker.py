@@ -36,6 +36,7 @@ from ironflow.worker.orphans import Orphans
 from ironflow.worker.parked import Parked
 from ironflow.worker.port import Finder, Holding, Membership, Port
 from ironflow.worker.results import Results
+from ironflow.worker.undone import Undone
 
 log = logging.getLogger("ironflow.worker")
 run_log = logging.getLogger("ironflow.runs")
@@ -91,6 +92,7 @@ class Worker:
         self.parked = Parked(settings.parked_instances)
         self.orphans = Orphans(self)
         self.nominal = Nominal(self)
+        self._undone = Undone(self)
         self.door = Door(self)
         self.isolation = Isolation(self, reach)
         #: set once somebody wishes that this worker leaves: it takes nothing more, and whoever runs it stops it
@@ -251,6 +253,8 @@ class Worker:
             return
         if kind in (SUSPENSION, RETRY) and leave.due is not None:
             self.dispatcher.expect(leave.due)
+        if kind in (SUSPENSION, RETRY) and self.own is not None:
+            self.dispatcher.wake()  # it rests, and others are told who goes on with it
         if kind == RELEASE:
             self.session.tell_queue()
         if kind not in (SUSPENSION, RETRY, RELEASE):
@@ -271,6 +275,16 @@ class Worker:
         if not self.stopping:
             self.spawn(self.orphans.look_after(segment.head.run_id, segment.head.execution_seq))
         self._slot_free(segment.head)
+        self.dispatcher.wake()  # the run may be in the queue by now
+
+    async def undone(self, segment: Segment, step_id: str) -> None:
+        """See `Undone.give_back`."""
+        await self._undone.give_back(segment, step_id)
+
+    async def give_back(self, segment: Segment) -> None:
+        """Give a run back that is held here."""
+        held = (segment.head.run_id, segment.head.execution_seq, segment.token_hash)
+        await self._give_back([held], self.session.row.session_id)
 
     def _slot_free(self, head: RunHead) -> None:
         if head.limits is None:
@@ -367,6 +381,10 @@ def _say_end(head: RunHead, leave: Leave) -> None:
     if leave.kind == PAUSE:
         run_log.warning("run %s of %s is paused: %s", head.run_id, head.workflow, (leave.changes or {}).get("reason"))
         return
+    if leave.unreported:
+        count, first = len(leave.unreported), leave.unreported[0].partition("\n")[0]
+        more = f" (and {count - 1:,} more, see its terminal event)" if count > 1 else ""
+        run_log.warning("in run %s of %s, %s%s", head.run_id, head.workflow, first, more)
     if leave.state != runs.FAILED:
         run_log.info("run %s of %s: %s", head.run_id, head.workflow, leave.state)
         return

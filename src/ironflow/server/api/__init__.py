@@ -19,6 +19,7 @@ from ironflow.server.api.answers import PREFIX
 from ironflow.server.api.document import document
 from ironflow.server.bodies import Json
 from ironflow.server.catalogue import Catalogue
+from ironflow.server.large import Places
 from ironflow.server.node import Node
 from ironflow.server.sse import Tail
 
@@ -34,7 +35,7 @@ def routes() -> Sequence[BaseRoute]:
 def mount(app: FastAPI, node: Node, access: Access) -> None:
     """Put the API into an app. The app's owner closes `app.state.tail` when it stops, and `access` behind it."""
     app.state.node, app.state.access = node, access
-    app.state.catalogue, app.state.tail = Catalogue(node.store), Tail(node.store)
+    app.state.catalogue, app.state.tail, app.state.places = Catalogue(node.store), Tail(node.store), Places()
     node.follow(app.state.tail.touched)
     app.router.routes.extend(routes())
     made: list[dict[str, Any]] = []

@@ -28,6 +28,7 @@ from ironflow.model.run import RunRow
 from ironflow.server import access, paging
 from ironflow.server.access import Caller
 from ironflow.server.catalogue import Catalogue
+from ironflow.server.large import Places
 from ironflow.server.node import Node
 from ironflow.server.shown import Problem
 
@@ -51,8 +52,15 @@ async def _catalogue(request: HttpRequest) -> Catalogue:
     return catalogue
 
 
+async def _places(request: HttpRequest) -> Places:
+    places: Places = request.app.state.places
+    return places
+
+
 NodeHere = Annotated[Node, Depends(_node)]
 CatalogueHere = Annotated[Catalogue, Depends(_catalogue)]
+#: For answers that may be large. Followed runs have places of their own: a stream is longer on its way than an answer.
+PlacesHere = Annotated[Places, Depends(_places)]
 # Who may use an endpoint; the document says it, too, as roles that the key needs one of.
 Viewer = Annotated[Caller, Security(access.org("viewer"), scopes=["viewer"])]
 Developer = Annotated[Caller, Security(access.org("developer"), scopes=["developer"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
@@ -15,8 +15,10 @@ from ironflow.engine.why import holds
 from ironflow.errors import InvalidCursor, InvalidRequest, RunNotFound, StoreError, TooManyStreams
 from ironflow.server import paging, shown
 from ironflow.server.access import Access, Caller
-from ironflow.server.api.answers import PREFIX, NodeHere, Viewer, errors, hold_of, page, run_of
+from ironflow.server.api.answers import PREFIX, NodeHere, PlacesHere, Viewer, errors, hold_of, page, run_of
 from ironflow.server.bodies import Json
+from ironflow.server.large import Page
+from ironflow.server.node import Node
 from ironflow.server.schemas import EventsQuery, JournalQuery, PageQuery
 from ironflow.server.sse import Tail, frames
 
@@ -31,29 +33,39 @@ _PAGE_CHARACTERS = 1 << 20
     operation_id="listSteps",
     responses={**errors(RunNotFound, InvalidCursor), 200: {"model": shown.page_of(shown.Step)}},
 )
-async def steps(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[PageQuery, Query()]) -> Response:
+async def steps(
+    node: NodeHere, places: PlacesHere, caller: Viewer, run_id: str, query: Annotated[PageQuery, Query()]
+) -> Response:
     """The steps of a run with their tries, in the order in which they were first asked for. A page may be shorter than
     its limit, where results are large.
     """
     await run_of(node, caller, run_id)
     asked = {"steps": run_id}
     last = paging.position(asked, query.cursor, (str,))
+
+    async def made() -> dict[str, Any]:
+        return await _steps(node, run_id, asked, None if last is None else last[0], query.limit)
+
+    return Page(made, places.of(caller.scope))
+
+
+async def _steps(node: Node, run_id: str, asked: dict[str, Any], last: str | None, most: int) -> dict[str, Any]:
     view = await reading.outlined(node.store, run_id)
     found = list(view.steps.values())
     begin = 0
     if last is not None:
-        places = [place for place, step in enumerate(found) if step.step_id == last[0]]
-        if not places:
+        at = [place for place, step in enumerate(found) if step.step_id == last]
+        if not at:
             raise InvalidCursor("the run was opened again meanwhile, and its steps are others")
-        begin = places[0] + 1
-    rows = found[begin : begin + query.limit + 1]
-    limit, size = query.limit, 0
+        begin = at[0] + 1
+    rows = found[begin : begin + most + 1]
+    limit, size = most, 0
     for number, step in enumerate(rows[:limit], 1):
         size += await reading.complete(node.store, run_id, view, step)
         if size > _PAGE_CHARACTERS:
             limit = number
             break
-    return Json(page(rows[: limit + 1], limit, asked, lambda step: (step.step_id,), views.step))
+    return page(rows[: limit + 1], limit, asked, lambda step: (step.step_id,), views.step)
 
 
 @router.get(
@@ -61,15 +73,21 @@ async def steps(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[Pa
     operation_id="readJournal",
     responses={**errors(RunNotFound, InvalidCursor), 200: {"model": shown.page_of(shown.Event)}},
 )
-async def journal(node: NodeHere, caller: Viewer, run_id: str, query: Annotated[JournalQuery, Query()]) -> Response:
+async def journal(
+    node: NodeHere, places: PlacesHere, caller: Viewer, run_id: str, query: Annotated[JournalQuery, Query()]
+) -> Response:
     """The events of a run in order. A page may be shorter than its limit, where payloads are large."""
     await run_of(node, caller, run_id)
     asked = {"journal": run_id, "after": query.after}
     last = paging.position(asked, query.cursor, (int,))
     after = last[0] if last is not None else query.after
-    rows, more = await reading.page(node.store, run_id, after, query.limit, _PAGE_CHARACTERS)
-    following = paging.cursor(asked, (rows[-1].seq,)) if more else None
-    return Json({"items": [views.event(row) for row in rows], "next": following})
+
+    async def made() -> dict[str, Any]:
+        rows, more = await reading.page(node.store, run_id, after, query.limit, _PAGE_CHARACTERS)
+        following = paging.cursor(asked, (rows[-1].seq,)) if more else None
+        return {"items": [views.event(row) for row in rows], "next": following}
+
+    return Page(made, places.of(caller.scope))
 
 
 @router.get(

@@ -36,6 +36,7 @@ from ironflow.server.api.answers import (
     Admin,
     Developer,
     NodeHere,
+    PlacesHere,
     Viewer,
     errors,
     hold_of,
@@ -75,11 +76,13 @@ async def begun(
     """The run that a start asks for, and whether it is new; who waits for runs has been told of it."""
     options = _options(given, key)
     catalogue: Catalogue = request.app.state.catalogue
-    declared = await catalogue.declared(caller.scope, given.workflow, stored=given.input_form == "stored")
+    turn = node.turns.of(caller.scope.org)
+    stored = given.input_form == "stored"
+    declared = await catalogue.declared(caller.scope, given.workflow, stored=stored, turn=turn)
     spec = declared if given.lane_key is None else declared.in_lane(given.lane_key)
     limit = node.settings.max_payload_bytes
     try:
-        row, new = await starting.create(node.store, spec, given.input, options, limit, caller.scope)
+        row, new = await starting.create(node.store, spec, given.input, options, limit, caller.scope, turn=turn)
     except InvalidInput as error:
         raise _in_fields(error, given.workflow) from error
     if new:
@@ -153,7 +156,8 @@ def _in_fields(error: InvalidInput, workflow: str) -> InvalidInput:
         message = message.replace(one["problem"], problem)
         found.append({"at": f"{field}{dot}{rest}", "problem": problem})
         if option.partition("[")[0] == "input":
-            hint = f"`GET {PREFIX}/workflows/{quote(workflow, safe='')}/input-schema` tells what it takes."
+            whole = f"`GET {PREFIX}/workflows/{quote(workflow, safe='')}/input-schema`"
+            hint = f"{hint} ({whole})" if hint else f"{whole} tells what it takes."
     return InvalidInput(
         message, hint=hint or "", details={**error.details, "errors": found} if found else error.details
     )
@@ -272,14 +276,15 @@ async def _steered(node: Node, run_id: str, command: Awaitable[bool]) -> Respons
     operation_id="getRun",
     responses={**errors(RunNotFound), 200: {"model": shown.RunWhole}},
 )
-async def get(node: NodeHere, caller: Viewer, run_id: str) -> Response:
+async def get(node: NodeHere, places: PlacesHere, caller: Viewer, run_id: str) -> Response:
     """A run: its row, its values, its steps, and while it is queued which workers could take it."""
     row = await run_of(node, caller, run_id)
     view = await outlined(node.store, run_id)
     sessions = await node.store.sessions() if row.state in QUEUED else ()
     hold = None if view.hold is None else hold_of(paused(view.hold, run_id))
     routing = views.worker_routing(row, sessions, node.store.now())
-    return whole.answer(node.store, run_id, {**views.run(row, view), "hold": hold, "worker_routing": routing}, view)
+    told = {**views.run(row, view), "hold": hold, "worker_routing": routing}
+    return whole.answer(node.store, run_id, told, view, places.of(caller.scope))
 
 
 @router.delete(

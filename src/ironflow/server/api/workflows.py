@@ -12,9 +12,20 @@ from ironflow.engine.declared import Declared, unknown
 from ironflow.errors import InvalidCursor, WorkflowUnknown
 from ironflow.server import paging, shown
 from ironflow.server.access import Caller
-from ironflow.server.api.answers import BODY, PREFIX, CatalogueHere, Developer, NodeHere, Viewer, errors, page
+from ironflow.server.api.answers import (
+    BODY,
+    PREFIX,
+    CatalogueHere,
+    Developer,
+    NodeHere,
+    PlacesHere,
+    Viewer,
+    errors,
+    page,
+)
 from ironflow.server.bodies import Json, accepts, body
 from ironflow.server.catalogue import Catalogue
+from ironflow.server.large import Page
 from ironflow.server.node import Node
 from ironflow.server.schemas import Nothing, PageQuery
 
@@ -41,13 +52,19 @@ async def workflow_row(catalogue: Catalogue, caller: Caller, name: str) -> dict[
     operation_id="listWorkflows",
     responses={**errors(InvalidCursor), 200: {"model": shown.page_of(shown.Workflow)}},
 )
-async def list_(catalogue: CatalogueHere, caller: Viewer, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_(
+    catalogue: CatalogueHere, places: PlacesHere, caller: Viewer, query: Annotated[PageQuery, Query()]
+) -> Response:
     """List the workflows that workers have registered, by name."""
     asked = {"workflows": [*caller.scope]}
     last = paging.position(asked, query.cursor, (str,))
-    found = (await catalogue.rows(caller.scope)).values()
-    rows = sorted((row for row in found if last is None or row["name"] > last[0]), key=lambda row: str(row["name"]))
-    return Json(page(rows, query.limit, asked, lambda row: (row["name"],), views.workflow))
+
+    async def made() -> dict[str, Any]:
+        found = (await catalogue.rows(caller.scope)).values()
+        rows = sorted((row for row in found if last is None or row["name"] > last[0]), key=lambda row: str(row["name"]))
+        return page(rows, query.limit, asked, lambda row: (row["name"],), views.workflow)
+
+    return Page(made, places.of(caller.scope))
 
 
 @router.get(

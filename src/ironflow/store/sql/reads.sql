@@ -61,6 +61,9 @@ select {event_columns} from journal_events e
 where e.run_id = :run_id and e.seq > :after
 order by e.seq limit :limit
 
+-- name: last_event
+select {event_columns} from journal_events e where e.run_id = :run_id order by e.seq desc limit 1
+
 -- The kinds are those of `model.journal.VALUE_KINDS`; a test compares the two.
 -- name: outline
 select e.seq, e.kind, e.step_id,

@@ -122,6 +122,12 @@ returning run_id, execution_seq
 select e.run_id, {event_columns} from json_each(:pairs) a cross join journal_events e
 where e.run_id = a.value ->> 0 and e.seq = a.value ->> 1
 
+-- The beginning of a journal, as far as it is small.
+-- name: slim_journal
+select {slim_event_columns} from journal_events e
+where e.run_id = :run_id and e.seq > :after
+order by e.seq limit :limit
+
 -- For whoever follows runs: what came after the event each was last seen with (`pairs`), so many of each at most. The
 -- events of a run are numbered without a gap, so a bound on the number is one on the count.
 -- name: tail
