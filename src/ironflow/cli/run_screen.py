@@ -43,8 +43,8 @@ def _unserved(view: RunView) -> list[str]:
     if routing is None or routing["workers_eligible"]:
         return []
     none = f"of the {output.count(routing['workers_seen'], 'worker')} connected none could take it"
-    # Without the id, which stands on the first line of the screen: with it the line would be too long.
-    return [f"{none if routing['workers_seen'] else 'no worker is connected'} (see `ironflow why`)"]
+    # RUN stands for the id on the first line of the screen: with that, this line would be too long.
+    return [f"{none if routing['workers_seen'] else 'no worker is connected'} (see `ironflow why RUN`)"]
 
 
 def _draw(screen: Console, view: RunView, warnings: list[str], now: int) -> None:
