@@ -28,7 +28,8 @@ async def test_a_supervisor_s_proof_recovers_at_once_and_charges_what_was_being_
         assert [head.run_id for head in await worker.poll(1)] == [opened.run_id]
         body = {"session_id": worker.session_id, "opening": [opened.run_id, 0]}
         answer = await other.ask("POST", "/deaths", body)
-        assert sorted(answer["recovered"]) == sorted([owned.run_id, opened.run_id])
+        # A lease that ended with its session the node's own scanner may see first, in the look that it has each second.
+        assert {opened.run_id} <= set(answer["recovered"]) <= {owned.run_id, opened.run_id}
         assert sorted(h.run_id for h in await other.poll(5, 5_000)) == sorted([owned.run_id, opened.run_id])
         assert (await row(here.store, opened.run_id)).charged_recoveries == 1
         assert await audits(here.store, owned.run_id) == ["capacity.lease.expired", "capacity.segment.recovered"]
