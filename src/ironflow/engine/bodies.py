@@ -259,6 +259,24 @@ class Bodies:
             body.info.on_heartbeat = beat
 
 
+class _AuthorsCode:
+    """Around a call of a body: keeps what it raises, and ends the child that it forked and that comes back from it."""
+
+    __slots__ = ("_process", "_raised")
+
+    def __init__(self, raised: list[BaseException] | None = None) -> None:
+        self._raised = raised
+
+    def __enter__(self) -> None:
+        self._process = forks.process
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if forks.process != self._process:
+            _end_fork()
+        if error is not None and self._raised is not None:
+            self._raised.append(error)
+
+
 def _end_fork() -> None:
     """A body has ended in a child that it forked: so does the child."""
     info = current.get(None)
@@ -280,40 +298,23 @@ def _with_connection(
 
         @functools.wraps(fn)
         async def call(connection: Any) -> Any:
-            process = forks.process
-            try:
+            with _AuthorsCode(raised):
                 return await fn(connection, *args, **kwargs)
-            except BaseException as error:
-                raised.append(error)
-                raise
-            finally:
-                if forks.process != process:
-                    _end_fork()
 
         return call
 
     @functools.wraps(fn)
     def call_plain(connection: Any) -> Any:
-        process = forks.process
-        try:
+        with _AuthorsCode(raised):
             return fn(connection, *args, **kwargs)
-        except BaseException as error:
-            raised.append(error)
-            raise
-        finally:
-            if forks.process != process:
-                _end_fork()
 
     return call_plain
 
 
 def _plain(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call in a thread; StopIteration cannot cross a future, so it is renamed here."""
-    process = forks.process
     try:
-        return fn(*args, **kwargs)
+        with _AuthorsCode():
+            return fn(*args, **kwargs)
     except StopIteration as error:
         raise RuntimeError(f"the step raised {error!r}") from error
-    finally:
-        if forks.process != process:
-            _end_fork()
