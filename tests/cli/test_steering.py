@@ -86,6 +86,7 @@ def test_without_json_create_prints_the_id_alone(cli: Cli) -> None:
         ("add", ["--input", "1", "--at", "tomorrow"], "no time"),
         ("add", ["--input", "1", "--at", "2030-01-01T00:00:00"], "time zone"),
         ("add", ["--input", "1", "--at", "+soon"], "length of time"),
+        ("add", ["--input", "1", "--deadline", "2030-01-01T00:00:00"], "--deadline"),
     ],
 )
 def test_bad_input_is_named_and_creates_nothing(cli: Cli, name: str, given: list[str], says: str) -> None:
@@ -118,6 +119,12 @@ def test_a_run_is_scheduled(cli: Cli) -> None:
     row = cli.json("runs", "get", run_id)
     assert 3_590_000 < row["scheduled_at_ms"] - row["created_at_ms"] <= 3_600_000
     created(cli, "add", 1, "--at", "2100-01-01T00:00:00+01:00")
+
+
+def test_a_run_is_given_a_deadline(both: Cli) -> None:
+    run_id = created(both, "add", 1, "--deadline", "+1h")
+    row = both.json("runs", "get", run_id)
+    assert 3_590_000 < row["deadline_at_ms"] - row["created_at_ms"] <= 3_600_000
 
 
 def test_a_workflow_that_workers_have_registered_is_started_by_name(both: Cli) -> None:

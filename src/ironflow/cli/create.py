@@ -45,6 +45,10 @@ LimitOption = Annotated[
 AtOption = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before: ISO 8601 with a zone, or +10m.", show_default=False)
 ]
+DeadlineOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="It fails if it has not ended by then: a TIME like --at.", show_default=False),
+]
 
 
 def create(
@@ -58,6 +62,7 @@ def create(
     label: LabelOption = None,
     limit: LimitOption = None,
     at: AtOption = None,
+    deadline: DeadlineOption = None,
     db: DbOption = None,
     server: ServerOption = None,
     key_file: KeyFileOption = None,
@@ -79,6 +84,7 @@ def create(
             "worker_tags": worker_tag or (),
             "limits": {name: _count(name, text) for name, text in _limits(limit).items()},
             "at": inputs.moment(at),
+            "deadline": inputs.moment(deadline, "--deadline"),
         }
 
     async def command() -> None:
