@@ -255,6 +255,16 @@ async def test_who_waits_for_a_result_goes_on_waiting_over_a_cut(rig: Rig) -> No
             await waiting
 
 
+async def test_who_waits_for_a_result_is_not_sent_those_of_all_steps(rig: Rig) -> None:
+    async with rig.client() as client:
+        run = await client.start(flows.long, 150)
+        await run.result()
+    async with Relay(rig.url) as relay, rig.client(url=relay.url) as client:
+        relay.budgets = [4_096]  # the journal alone is ten times as long
+        assert await client.handle(run.id, flows.long).result() == sum(range(150))
+        assert relay.connections == 1
+
+
 async def _is(client: Client, run_id: str, state: str) -> bool:
     return (await client.get(run_id)).state == state
 

@@ -185,6 +185,44 @@ async def test_whoever_has_the_last_event_of_an_ended_run_is_told_not_to_come_ag
     assert both.status == 204
 
 
+async def test_a_stream_of_some_kinds_brings_these_and_what_ends_the_run(api: Api) -> None:
+    key = await api.key("viewer")
+    query = {"kind": [j.RUN_CREATED, j.STEP_STARTED]}
+    await write(api, start("r1"), append("r1", 4, count=2))
+    async with api.open("GET", "/runs/r1/events", key, query=query) as stream:
+        browser = Browser(stream)
+        assert await browser.seqs(3) == [1, 3, 5]
+        await write(api, append("r1", 6, count=2), leave("r1", 8, "completed"))
+        assert await browser.rest() == [7, 8]
+    again = await api.ask("GET", "/runs/r1/events", key, query=query, headers={"Last-Event-ID": "5"})
+    assert [line for line in again.content.decode().split("\n") if line.startswith("id")] == ["id: 7", "id: 8"]
+    assert (await api.ask("GET", "/runs/r1/events", key, query={"kind": "step_begun"})).code == "INVALID_REQUEST"
+
+
+async def test_a_stream_that_brings_nothing_of_a_busy_run_tells_that_it_lives(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.5)
+    key = await api.key("viewer")
+    await write(api, start("r1"))
+
+    async def busy() -> None:
+        seq = 4
+        while True:  # no silence is so long that it would tell it by itself
+            await write(api, append("r1", seq))
+            seq += 1
+
+    writing = asyncio.ensure_future(busy())
+    try:
+        async with api.open("GET", "/runs/r1/events", key, query={"kind": j.RUN_PAUSED}) as stream:
+            chunks = stream.chunks()
+            async with asyncio.timeout(20):
+                found = [await anext(chunks) for _ in range(3)]
+            assert found == [b"retry: 1000\n\n", b": keep-alive\n\n", b": keep-alive\n\n"]
+    finally:
+        writing.cancel()
+
+
 async def test_a_stream_goes_on_over_the_end_of_a_run_that_was_opened_again(api: Api) -> None:
     key = await api.key()
     await api.declare("order")

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 from ironflow.client import forms, starts
 from ironflow.client.address import api_key, checked_key, server_url
 from ironflow.client.connection import PAUSES, Connection
-from ironflow.client.events import events
+from ironflow.client.events import end, events
 from ironflow.client.gathering import Gathering
 from ironflow.config import Settings
 from ironflow.context.workflows import Workflow
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold
 from ironflow.errors import InvalidInput, RunNotFound
-from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model.capacity import LeaseRow, QueueRow, SessionRow
-from ironflow.model.fold import Folder, StepView
+from ironflow.model.fold import StepView
 from ironflow.model.ids import check_run_id
 from ironflow.model.journal import Event
 from ironflow.model.key import KeyRow
@@ -179,21 +177,17 @@ class Client(Synchronous):
         return await self._got(f"{_run(run_id)}/why", forms.holds)
 
     async def wait_end(self, run_id: str) -> tuple[str, str | None]:
-        """Wait until a run has ended or is paused, by following its journal.
+        """Wait until a run has ended or is paused.
 
         Returns:
-            its state, and the payload of its terminal event as JSON text: what `Run.result` is made of.
+            its state, in which warnings are not told apart, and the payload of the event that ended it as JSON text:
+            what `Run.result` is made of.
         """
-        folder, payload = Folder(), None
-        async with aclosing(events(self._connection, _run(run_id), 0)) as found:
-            async for event in found:
-                folder.add(event)
-                if event.kind in j.TERMINAL_KINDS:
-                    payload = event.payload
-                # An old pause may be over by now; only the run itself tells.
-                if event.kind == j.RUN_PAUSED and (await self.get(run_id)).state == runs.PAUSED:
-                    return runs.PAUSED, None
-        return folder.view.state, payload
+
+        async def paused() -> bool:
+            return (await self.get(run_id)).state == runs.PAUSED
+
+        return await end(self._connection, _run(run_id), paused)
 
     async def cancel(self, run_id: str, *, force: bool = False) -> bool:
         """End a run; `force` skips its compensations. Returns whether anything changed: not if it is cancelled already.

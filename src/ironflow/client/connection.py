@@ -172,8 +172,12 @@ class Connection:
             left = None if left is None else left - len(rows)
 
     @asynccontextmanager
-    async def stream(self, path: str, *, after: int) -> AsyncIterator[AsyncIterator[Message] | None]:
+    async def stream(
+        self, path: str, *, after: int, kinds: Sequence[str] = ()
+    ) -> AsyncIterator[AsyncIterator[Message] | None]:
         """Open a stream of events, one that resumes after an id; None where nothing will ever come behind that.
+
+        `kinds`: only events of these, and what ends the run; all if empty.
 
         One try: who follows it knows where to go on.
 
@@ -183,7 +187,9 @@ class Connection:
         """
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         with _telling_breaks(self.server):
-            response = await self._opened().get(f"{self.server}{_PREFIX}{path}", headers=headers)
+            response = await self._opened().get(
+                f"{self.server}{_PREFIX}{path}", params=_parameters({"kind": kinds}), headers=headers
+            )
         try:
             if response.status >= 400:
                 with _telling_breaks(self.server):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ironflow.model import ids, moment, scope
+from ironflow.model import journal as j
 from ironflow.model import key as kinds
 from ironflow.model import run as runs
 from ironflow.model.capacity import LARGEST_LIMIT
@@ -185,11 +186,12 @@ class JournalQuery(PageQuery):
 
 
 class EventsQuery(BaseModel):
-    """Where a stream begins."""
+    """Where a stream begins, and what it brings."""
 
     model_config = ConfigDict(extra="forbid")
 
     after: int | None = Field(None, ge=0, lt=1 << 53, description="The last seq that is known already.")
+    kind: list[Literal[tuple(j.KINDS)]] = Field([], description="Only these, and what ends the run; all if left out.")  # type: ignore[valid-type]
 
 
 class AuditQuery(PageQuery):

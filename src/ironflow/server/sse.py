@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Hashable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -250,7 +250,12 @@ def _json(value: Any) -> str:
 
 
 async def frames(
-    tail: Tail, run_id: str, after: int, allowed: Callable[[], Awaitable[bool]], whose: Hashable = None
+    tail: Tail,
+    run_id: str,
+    after: int,
+    allowed: Callable[[], Awaitable[bool]],
+    whose: Hashable = None,
+    kinds: Container[str] | None = None,
 ) -> AsyncGenerator[str, None]:
     """The stream of a run: what is there behind `after`, then what comes, to the event that ends the run.
 
@@ -260,8 +265,10 @@ async def frames(
         after: the last seq that the reader has.
         allowed: whether the reader may still read it; asked before anything is sent, so it must cost next to nothing.
         whose: the owner of the run: its readers, and no others, wait for each other.
+        kinds: of the events that the reader wants, what ends a run among them; None: all.
     """
     reader, asked = tail.open(run_id, after), time.monotonic()
+    sent = asked
     try:
         yield "retry: 1000\n\n"
         while True:
@@ -274,12 +281,14 @@ async def frames(
                     return
             if not await allowed():
                 return
-            if not page:
+            ends = bool(page) and page[-1].kind in j.TERMINAL_KINDS
+            wanted = page if kinds is None else [event for event in page if event.kind in kinds]
+            if not page or (not wanted and time.monotonic() - sent >= KEEP_ALIVE_S):
+                sent = time.monotonic()
                 yield ": keep-alive\n\n"
-                continue
-            ends = page[-1].kind in j.TERMINAL_KINDS
-            async with aclosing(_chunks(tail, run_id, page, whose)) as chunks:
+            async with aclosing(_chunks(tail, run_id, wanted, whose)) as chunks:
                 async for chunk in chunks:
+                    sent = time.monotonic()
                     yield chunk
                     if not await allowed():  # a slow reader takes a page, or one large event, for long
                         return

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from ironflow.engine import reading, views
 from ironflow.engine.why import holds
 from ironflow.errors import InvalidCursor, InvalidRequest, RunNotFound, StoreError, TooManyStreams
+from ironflow.model import journal as j
 from ironflow.server import paging, shown
 from ironflow.server.access import Access, Caller
 from ironflow.server.api.answers import PREFIX, NodeHere, PlacesHere, Viewer, errors, hold_of, page, run_of
@@ -122,7 +123,8 @@ async def events(
 
     A stream that broke is taken up again, on any node, with the header `Last-Event-ID`, which browsers send by
     themselves, or with `after`; both are the seq of the last event that arrived, and the header goes before the query.
-    No event is missed and none comes twice. A seq that this run's journal does not hold is refused.
+    No event is missed and none comes twice. A seq that this run's journal does not hold is refused. Who only waits for
+    the end asks for `kind=run_paused`: what ends a run comes always, and the results of its steps do not.
     """
     row = await run_of(node, caller, run_id)
     after = _place(last_event_id, query.after)
@@ -143,7 +145,8 @@ async def events(
         except StoreError:  # while the database is away, no key is revoked
             return True
 
-    return _EventStream(frames(tail, run_id, after, allowed, caller.scope), access, caller)
+    kinds = j.TERMINAL_KINDS.union(query.kind) if query.kind else None
+    return _EventStream(frames(tail, run_id, after, allowed, caller.scope, kinds), access, caller)
 
 
 class _EventStream(StreamingResponse):
