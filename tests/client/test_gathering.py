@@ -9,7 +9,7 @@ from tests.client import flows
 from tests.client.conftest import Rig
 
 from ironflow import Run
-from ironflow.client import gathering
+from ironflow.client import Client, gathering
 from ironflow.errors import InvalidInput, InvalidPriority, IronflowError, ServerUnreachable
 from ironflow.store.reader import RunFilter
 from ironflow.testing.relay import Relay
@@ -98,3 +98,16 @@ def test_groups_keep_order_and_limits() -> None:
     finally:
         loop.close()
     assert groups == [[10, 10], [90, 10], [200], [10]]
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3, 4])
+async def test_a_client_that_is_closed_leaves_no_start_waiting(passes: int) -> None:
+    client = Client("http://127.0.0.1:9", "a-key-of-tests", pauses=[60])
+    await client.__aenter__()
+    starting = asyncio.ensure_future(client.start("anything"))
+    for _ in range(passes):  # however far it has come: in the line, in a task that has not begun, on its way
+        await asyncio.sleep(0)
+    await client.close()
+    done, _ = await asyncio.wait({starting}, timeout=5)
+    assert done == {starting}
+    assert starting.cancelled()

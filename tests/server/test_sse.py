@@ -255,9 +255,12 @@ class Counting:
         self._store = store
         self.looks: list[dict[str, int]] = []
         self.away = False
+        self.held: asyncio.Event | None = None
 
     async def tail(self, after: Any, limit: int) -> dict[str, list[Event]]:
         self.looks.append(dict(after))
+        if self.held is not None:
+            await self.held.wait()
         if self.away:
             raise ConnectionError("away")
         return await self._store.tail(after, limit)
@@ -321,9 +324,42 @@ async def test_readers_of_one_run_at_different_places_are_each_given_what_they_l
     await write(api, start("r1"), append("r1", 4, count=3))
     tail = Tail(api.store, tick_s=600)
     readers = [tail.open("r1", after) for after in (0, 2, 5)]
-    pages = [await reader.page(5) or [] for reader in readers]
-    assert [[event.seq for event in page] for page in pages] == [[1, 2, 3, 4, 5, 6], [3, 4, 5, 6], [6]]
+    pages = await asyncio.gather(*(reader.page(5) for reader in readers))
+    assert [[event.seq for event in page or ()] for page in pages] == [[1, 2, 3, 4, 5, 6], [3, 4, 5, 6], [6]]
     for reader in readers:
+        tail.leave(reader)
+    await tail.close()
+
+
+async def test_p30_who_comes_during_a_look_for_others_gets_every_event(api: Api) -> None:
+    """The look brings what lies behind the others' places: to who begins before those, it has a gap."""
+    await write(api, start("r1"), append("r1", 4, count=5))
+    counting: Any = Counting(api.store)
+    counting.held = asyncio.Event()
+    tail = Tail(counting, tick_s=600)
+    ahead = tail.open("r1", 5)
+    first = asyncio.ensure_future(ahead.page(5))
+    while not counting.looks:
+        await asyncio.sleep(0)
+    behind = tail.open("r1", 2)
+    second = asyncio.ensure_future(behind.page(5))
+    await asyncio.sleep(0)
+    counting.held.set()
+    assert [[event.seq for event in await page or ()] for page in (first, second)] == [[6, 7, 8], [3, 4, 5, 6, 7, 8]]
+    assert counting.looks == [{"r1": 5}, {"r1": 2}]
+    for reader in (ahead, behind):
+        tail.leave(reader)
+    await tail.close()
+
+
+async def test_a_reader_is_not_left_behind_for_one_that_is_a_page_further_back(api: Api) -> None:
+    await write(api, start("r1"), append("r1", 4, count=sse.PAGE))
+    tail = Tail(api.store, tick_s=600)
+    behind, ahead = tail.open("r1", 0), tail.open("r1", sse.PAGE + 1)
+    pages = await asyncio.gather(*(reader.page(5) for reader in (behind, ahead)))
+    # The first look brings a page for the one; nobody else asks for a second one.
+    assert [[event.seq for event in page or ()][-1:] for page in pages] == [[sse.PAGE], [sse.PAGE + 3]]
+    for reader in (behind, ahead):
         tail.leave(reader)
     await tail.close()
 

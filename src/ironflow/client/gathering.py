@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ironflow.client.connection import Connection
@@ -45,7 +46,9 @@ class Gathering:
         return await answer
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, and what was about to leave."""
+        waiting, self._waiting = self._waiting, []
+        _cancel(waiting)
         asking = [*self._asking]
         for task in asking:
             task.cancel()
@@ -56,7 +59,11 @@ class Gathering:
         for group in _grouped(waiting, self._connection.most_bytes):
             task = begin(self._ask(group))
             self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            task.add_done_callback(partial(self._asked, group))
+
+    def _asked(self, group: Sequence[Waiting], task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        _cancel(group)  # those of a task that was cancelled, perhaps before its first line
 
     async def _ask(self, group: Sequence[Waiting]) -> None:
         try:
@@ -65,10 +72,6 @@ class Gathering:
                 _tell(answer, (await self._connection.ask("POST", "/runs", body=body, again=True)).body)
             else:
                 await self._ask_together(group)
-        except asyncio.CancelledError:
-            for _, answer in group:
-                answer.cancel()
-            raise
         except Exception as error:
             for _, answer in group:
                 _fail(answer, error)
@@ -109,6 +112,12 @@ def _grouped(waiting: Sequence[Waiting], most_bytes: int) -> Iterator[list[Waiti
         size += more
     if group:
         yield group
+
+
+def _cancel(group: Sequence[Waiting]) -> None:
+    """Leave nobody waiting. What has its answer keeps it."""
+    for _, answer in group:
+        answer.cancel()
 
 
 def _tell(answer: asyncio.Future[Any], found: Any) -> None:

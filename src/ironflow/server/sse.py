@@ -85,6 +85,8 @@ class Reader:
             self._page = page
             self._missed = self._missed or more
             self._news.set()
+        elif more:  # they were all for readers that are further behind
+            self._tail.touched((self.run_id,))
 
     def end(self) -> None:
         """Let it know that nothing more comes from here."""
@@ -221,7 +223,8 @@ class Tail:
             return served
         for run_id, events in (await self._store.tail(after, PAGE)).items():
             for reader in self._readers.get(run_id, ()):
-                if reader.waits:
+                # Who came during the look, and lacks what it did not ask for, is due already; this would leave a gap.
+                if reader.waits and reader.after >= after[run_id]:
                     reader.offer(events, more=len(events) >= PAGE)
                     served += 1
         return served
