@@ -77,9 +77,9 @@ fields of a start, are in [Use a server from other programs](../how-to/use-a-ser
   key (`IRONFLOW_API_RATE`), or with more streams open than it may hold (`IRONFLOW_MAX_STREAMS`), the answer is 429,
   with `Retry-After`. What is no HTTP request (`MALFORMED_HTTP`, 400), too large a head of one (`HEADERS_TOO_LARGE`,
   431), one that does not become whole (`REQUEST_TOO_SLOW`, 408) and a connection too many (`TOO_MANY_CONNECTIONS`,
-  503) are refused in the same form, and the connection is closed. A method that a path does not have is 405, with
-  `Allow`; of the API no path takes `HEAD`. Where a hint names a command, the endpoint that does the same stands beside
-  it.
+  503) are refused in the same form, and the connection is closed. HTTP/1.1 without a `Host`, or with two, is none. A
+  method that a path does not have is 405, with `Allow`; of the API no path takes `HEAD`. Where a hint names a command,
+  the endpoint that does the same stands beside it.
 - **Lists** come in pages: `?limit=`, and `?cursor=` with what the page before gave as `next`.
 - **Creating twice.** The same `idempotency_key` (or header `Idempotency-Key`, in UTF-8) and input give the same run,
   with 200 instead of 201; another input is refused with 409. The order of an object's keys makes no other input.
@@ -88,9 +88,13 @@ fields of a start, are in [Use a server from other programs](../how-to/use-a-ser
   exactly there, on any server, with `Last-Event-ID` or `?after=`. It ends after the event that ends the run; asked
   again, it answers 204, which tells a browser not to come back.
 - **Bodies** are JSON of at most `IRONFLOW_MAX_API_BODY_BYTES`, and say so: `application/json`, or a type that ends in
-  `+json`. Another type, and a body that is compressed, is refused with 415, whichever of several headers says
-  so. A body is an object, and a field that is not documented is refused.
-- **Headers.** A request with two different `Authorization` or `Idempotency-Key` is refused with 400.
+  `+json`. Another type, and a body that is compressed, is refused with 415, whichever of several headers says so
+  (`Content-Encoding`, or `Transfer-Encoding` with more than `chunked`). A body is an object, and a field that is not
+  documented is refused.
+- **Headers.** A request with two different `Authorization` or `Idempotency-Key` is refused with 400. What stands
+  behind a body in chunks (trailers) is dropped.
+- **Half-closed connections.** Whoever closes his half behind a whole request is answered; but a held poll, a stream,
+  and an answer that is made while it is sent end with it, because a process that dies says no more than that.
 """
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import compileall
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -39,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile the package once, where Python is told to write nothing: hundreds of processes would each do it anew."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(ironflow.__file__).parent, quiet=2)
+
+
+@pytest.fixture(autouse=True)
+def _ends_are_logged() -> Iterator[None]:
+    """A command that reports its run itself switches this log off for its process, which here is that of all tests."""
+    yield
+    logging.getLogger("ironflow.runs").disabled = False
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 from tests.store.build import EXPIRED, HOUR, answer, answers, changed, create, due_at_once, leave, session, start, timer
 
 from ironflow.engine import commands
+from ironflow.engine.ending import DEADLINE
 from ironflow.engine.views import worker_routing
 from ironflow.engine.why import CODES, Hold, holds
 from ironflow.errors import RunNotFound
@@ -194,6 +195,32 @@ async def test_a_reservation_names_the_worker_that_has_not_begun(store: Store) -
     assert "the next sweep takes it back" in (await codes(store))["RESERVED"].message
 
 
+async def test_a_worker_that_is_proven_to_be_gone_is_named_as_that_and_counts_for_nothing(store: Store) -> None:
+    await store.open_session(session(store, worker_id="dead-1"))
+    await answers(store, start("r1"), start("r2"), create("r4"))
+    await answer(store, leave("r2", 4, "sleeping", waits=[timer("r2", store.now() - HOUR)]))
+    await answer(store, create("r3"))
+    await store.reserve(["order"], 1, "s1", HOUR)
+
+    async def found(run_id: str) -> dict[str, Hold]:
+        return {hold.code: hold for hold in await holds(store, run_id, lambda _: [])}
+
+    assert {run_id: {*await found(run_id)} for run_id in ("r1", "r2", "r3", "r4")} == {
+        "r1": {"WORKER_DEAD", "NO_WORKER"},
+        "r2": {"WAITING", "NO_WORKER"},
+        "r3": {"NO_WORKER"},
+        "r4": {"RESERVED", "NO_WORKER"},
+    }
+    for run_id, code in (("r1", "WORKER_DEAD"), ("r4", "RESERVED")):
+        message = (await found(run_id))[code].message
+        assert "dead-1" in message
+        assert "is gone" in message
+    lease = (await store.leases())[0]
+    await store.open_session(session(store, "s2"))
+    (hold,) = await holds(store, "r1", lambda known: [one for one in known if one.session_id == "s2"])
+    assert (hold.code, hold.until) == ("WORKER_DEAD", lease.expires_at)
+
+
 async def test_a_suspended_run_names_each_wait_and_who_should_have_woken_it(store: Store) -> None:
     await answer(store, start("r1"))
     later, past = store.now() + HOUR, store.now() - HOUR
@@ -205,6 +232,18 @@ async def test_a_suspended_run_names_each_wait_and_who_should_have_woken_it(stor
     assert "step pay failed" in found["STEP_RETRY"].message
     assert [wait.step_id for wait in await store.claim_waits("node-1", 10)] == ["0:pay"]
     assert "node-1" in (await codes(store))["WAKING"].message
+
+
+@pytest.mark.parametrize("left", [HOUR, -HOUR])
+async def test_the_deadline_of_a_suspended_run_is_told_as_that_and_not_as_a_wait(store: Store, left: int) -> None:
+    deadline = store.now() + left
+    await answer(store, start("r1", deadline_at=deadline))
+    waits = [timer("r1", store.now() + 2 * HOUR), timer("r1", deadline, step_id=DEADLINE)]
+    await answer(store, leave("r1", 4, "sleeping", waits=waits))
+    for _ in range(2):  # the second time as claimed by a node, if it is due
+        told = [(hold.code, hold.until) for hold in await holds(store, "r1") if hold.code != "NO_WORKER"]
+        assert told == [("WAITING", waits[0].due_at), ("DEADLINE", deadline)]
+        await store.claim_waits("node-1", 10)
 
 
 async def test_pause_of_run_and_workflow_and_a_deadline_are_told_together(store: Store) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.model.build import change_of
 
 from ironflow.config import Settings
 from ironflow.engine.doctor import examine, report
@@ -86,7 +87,7 @@ def test_the_kinds_that_the_page_names_exist_and_only_the_servers_own_are_kept_f
 
 @pytest.mark.parametrize("text", re.findall(r"```json\n(.*?)```", PAGE, re.S), ids=["take", "step", "sleep", "end"])
 def test_every_change_that_the_page_shows_is_understood(text: str) -> None:
-    change = wire.change_of(json.loads(text), "session", 20_000)
+    change = change_of(json.loads(text))
     assert change.events
     assert all(json.loads(event.payload or "{}") is not None for event in change.events)
     number = change.new_execution_seq or change.execution_seq

@@ -5,7 +5,7 @@
     Exception
     └── IronflowError
         ├── StoreError               the database
-        │   ├── StoreUnreachable · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull · EngineClosed
+        │   ├── StoreUnreachable (StoreGone) · StoreTooNew · StoreCorrupt · StoreReadOnly · StoreFull · EngineClosed
         ├── ServerError              the HTTP server, as its clients and workers see it
         │   ├── ServerUnreachable · ServerStopping
         ├── AccessError              who asks may not
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 def for_run(advice: str, run_id: str) -> str:
@@ -105,6 +105,17 @@ class StoreUnreachable(StoreError):
     code = "STORE_UNREACHABLE"
     summary = "the store cannot be reached"
     advice = "Check that the database is running and that IRONFLOW_DATABASE_URL names it."
+
+
+class StoreGone(StoreUnreachable):
+    """The file of a SQLite database was deleted, moved or replaced under a process that has it open; it stops."""
+
+    code = "STORE_GONE"
+    summary = "the database file is gone"
+    advice = (
+        "Put back the file that is to count, and start again; stop every process on a database before its files are "
+        "touched."
+    )
 
 
 class StoreTooNew(StoreError):
@@ -216,7 +227,10 @@ class PlatformRequired(AccessError):
 
     code = "PLATFORM_CREDENTIALS_REQUIRED"
     summary = "platform credentials required here"
-    advice = "Make one with `ironflow apikey create --platform NAME` on the host that owns the database."
+    advice = (
+        "Make one with `ironflow apikey create --platform NAME` on the host that owns the database, with the same --db "
+        "as the server (also of `serve --dev`)."
+    )
 
 
 class RateLimited(AccessError):
@@ -656,6 +670,17 @@ class RunError(IronflowError):
         super().__init__(message, hint=hint, details=facts)
 
 
+#: How a recorded failure names the error of a step that may not run again, because it may have taken effect.
+CUT_OFF: Final = f"{__name__}.{StepInterrupted.__name__}"
+
+
+def unknown_effect(failure: object) -> bool:
+    """Whether a recorded failure, or one that it is made of, is a step that was cut off and may have taken effect."""
+    if isinstance(failure, Mapping):
+        return failure.get("type") == CUT_OFF or any(map(unknown_effect, failure.values()))
+    return isinstance(failure, list) and any(map(unknown_effect, failure))
+
+
 class RunFailed(RunError):
     """The run failed. Raised `from` the original exception, which `__cause__` holds.
 
@@ -677,6 +702,9 @@ class RunFailed(RunError):
         "every step again."
     )
 
+    #: before either of them where a step was cut off that is at most once: a retry is what executes it again
+    advice_unknown: ClassVar[str] = "Find out whether the step that was cut off took effect: it would execute again."
+
     def __init__(
         self,
         message: str | None = None,
@@ -687,8 +715,10 @@ class RunFailed(RunError):
         undone: bool = False,
         hint: str | None = None,
     ) -> None:
-        if undone and run_id is not None and hint is None:
-            hint = for_run(self.advice_undone, run_id)
+        if run_id is not None and hint is None:
+            hint = for_run(self.advice_undone if undone else self.advice, run_id)
+            if unknown_effect(failure):
+                hint = f"{self.advice_unknown} {hint}"
         self.failure = dict(failure) if failure else None
         self.undo_errors = dict(undo_errors) if undo_errors else {}
         super().__init__(message, run_id=run_id, hint=hint)

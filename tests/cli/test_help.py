@@ -108,6 +108,11 @@ def test_the_help_cuts_no_name_however_narrow_the_terminal(
     assert {name for name in wanted if name not in shown} == set()
 
 
+@pytest.mark.parametrize(("words", "command"), COMMANDS)
+def test_what_stands_for_a_value_is_one_word(words: tuple[str, ...], command: Any) -> None:
+    assert not [parameter.metavar for parameter in command.params if "_" in (parameter.metavar or "")]
+
+
 def test_paragraphs_of_the_help_fill_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -143,6 +148,16 @@ def test_the_live_view_leaves_a_warning_behind(monkeypatch: pytest.MonkeyPatch) 
     event = Event(1, "warning", None, '{"message": "sent twice?"}', 1, 0)
     view.update(progress, [event])
     assert view.console.file.getvalue() == "warning: sent twice?\n"  # type: ignore[attr-defined]
+
+
+def test_the_live_view_tells_a_short_wait_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ironflow.cli.view._now_ms", lambda: 1_000)
+    live, progress = Live("mail"), Progress()
+    progress.feed(Event(1, "step_started", "main/1:send", "{}", 1, 900))
+    progress.feed(Event(2, "step_retrying", "main/1:send", '{"due": 1300, "attempt": 1, "of": 3}', 1, 990))
+    live.progress, live.console = progress, Console(file=io.StringIO(), width=80)
+    live.console.print(live.render())
+    assert "again in 300ms" in live.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_line_has_nothing_behind_its_last_word_and_rounds_what_was_planned() -> None:

@@ -94,6 +94,40 @@ def test_a_file_that_is_no_database_and_an_address_of_nothing_are_said_so(
     assert "sqlite:///" in capsys.readouterr().err
 
 
+AWAY = "postgresql://me@127.0.0.1:1/none"
+COMMANDS = [["runs", "list"], ["doctor"], ["apikey", "list"], ["serve", "--port", "0"], ["run", "FILE:add", "-i", "1"],
+            ["worker", "FILE"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_address_of_nothing_is_told_as_what_gave_it(
+    cli: Cli, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cli.flows.parent)
+    words = [word.replace("FILE", str(cli.flows)) for word in words]
+    monkeypatch.setenv("IRONFLOW_DATABASE_URL", "sqlite:///another.db")
+    assert main([*words, "--db", AWAY]) == 5
+    assert "that --db names it" in capsys.readouterr().err
+    monkeypatch.setenv("IRONFLOW_DATABASE_URL", AWAY)
+    assert main(words) == 5
+    assert "that IRONFLOW_DATABASE_URL names it" in capsys.readouterr().err
+    monkeypatch.delenv("IRONFLOW_DATABASE_URL")
+    Path("ironflow.toml").write_text(f'database_url = "{AWAY}"\n')
+    assert main(words) == 5
+    assert "that ironflow.toml names it" in capsys.readouterr().err
+
+
+def test_where_nothing_named_a_database_it_is_told_what_could(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IRONFLOW_DATABASE_URL", raising=False)
+    could, did = "--db or IRONFLOW_DATABASE_URL", "--db"
+    for words, named in ((["runs", "list"], could), (["doctor", "--db", "sqlite:///no.db"], did)):
+        assert main(words) == 5
+        assert f"make it; {named} names another one." in capsys.readouterr().err
+
+
 def test_usage_errors_exit_2_on_stderr_or_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "get"]) == 2
     out, err = capsys.readouterr()

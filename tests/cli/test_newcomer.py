@@ -334,7 +334,7 @@ def test_the_help_shows_no_type_of_python_and_no_brackets_that_are_not_meant(
 
 def test_the_exit_codes_are_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert "\n  3  the run was cancelled" in "\n".join(x.rstrip() for x in capsys.readouterr().out.splitlines())
+    assert "\n   3  the run was cancelled" in "\n".join(x.rstrip() for x in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize(("option", "name"), [("concurrency", "concurrency"), ("threads", "threads")])

@@ -50,3 +50,53 @@ def test_output_that_cannot_be_written_is_said_with_an_exit_code_of_its_own(
     assert b"error OUTPUT: the output could not be written: No space left on device" in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
+
+
+#: What a shell does with a command whose stdin, stdout or stderr was closed: `<&-`, `>&-`, `2>&-`.
+CLOSED = """
+import os, sys
+os.close(int(sys.argv[1]))
+os.execv(sys.executable, [sys.executable, "-m", "ironflow", *sys.argv[2:]])
+"""
+
+
+def closed(number: int, folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `ironflow WORDS` without one of the three."""
+    command = [sys.executable, "-c", CLOSED, str(number), *words, "--db", f"sqlite:///{folder}/a.db"]
+    return subprocess.run(
+        command, capture_output=True, timeout=60, cwd=folder, env={**os.environ, "PYTHONHASHSEED": "0"}, check=False
+    )
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("command", [("run",), ("runs", "create")])
+def test_a_command_needs_no_stdin_and_no_stderr(tmp_path: Path, number: int, command: tuple[str, ...]) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    done = closed(number, tmp_path, *command, "flow.py:long", "--id", "a")
+    assert done.returncode == 0
+    assert done.stdout.strip() == (b"a" if command == ("runs", "create") else b'"%b"' % (b"x" * 500_000))
+    listed = closed(number, tmp_path, "runs", "list")
+    assert (listed.returncode, listed.stdout.split()[5]) == (0, b"a"), "a table is shown"
+
+
+@pytest.mark.parametrize("words", [("runs", "create", "flow.py:long"), ("runs", "list"), ("runs", "list", "--json")])
+def test_a_closed_stdout_is_told_as_a_full_one_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    closed(0, tmp_path, "runs", "create", "flow.py:long")
+    done = closed(1, tmp_path, *words)
+    assert done.returncode == 74
+    assert b"error OUTPUT: the output could not be written" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_list_whose_reader_leaves_ends_as_one_that_a_pipe_has_ended(tmp_path: Path, form: tuple[str, ...]) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    closed(0, tmp_path, "runs", "create", "flow.py:long")
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "ironflow", "runs", "list", "--db", f"sqlite:///{tmp_path}/a.db", *form]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -30,7 +30,10 @@ def test_what_lies_behind_is_told_in_units_that_have_passed(passed: int, shown: 
 @pytest.mark.parametrize(
     ("ahead", "shown"),
     [
-        (1, "in 1s"),
+        (1, "in 1ms"),
+        (300, "in 300ms"),
+        (1_400, "in 1.4s"),
+        (12_400, "in 12s"),
         (10 * MINUTE - 300, "in 10m"),
         (MINUTE - 300, "in 1m"),
         (HOUR - SECOND, "in 1h"),

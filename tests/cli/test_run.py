@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
@@ -96,6 +97,23 @@ def test_while_another_process_executes_it_a_second_run_watches_and_takes_over_w
     assert (second.returncode, out) == (0, '"held"\n')
     assert bodies(folder) == [str(first.pid), str(second.pid)]
     assert len(cli.json("runs", "list")) == 1
+
+
+def test_of_a_process_that_was_killed_it_is_said_that_it_is_gone(held: tuple[Cli, Path, list[str], Popen[str]]) -> None:
+    cli, _, _, first = held
+    [run] = cli.json("runs", "list")
+    assert "EXECUTING" in cli("why", run["run_id"])
+    assert "gone" not in cli("capacity", "sessions")
+    first.kill()
+    first.wait()
+    text = cli("why", run["run_id"])
+    assert f"(pid {first.pid} on " in text
+    assert "is gone; a worker on that host takes the run back at once, any other after its lease (it ends in " in text
+    assert "NO_WORKER" in text
+    assert "EXECUTING" not in text
+    assert " gone " in cli("capacity", "sessions")
+    assert cli.json("capacity", "stats")["workers"] == 0
+    assert len(cli.json("capacity", "sessions")) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -200,10 +218,8 @@ def test_a_database_this_release_cannot_use_exits_5(cli: Cli, writer: str) -> No
     cli.run("add", 1)
     path = Path(cli.url.removeprefix("sqlite:///"))
     if writer == "future":
-        connection = sqlite3.connect(path)
-        connection.execute("update ironflow_migrations set version = version + 9999")
-        connection.commit()
-        connection.close()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("update ironflow_migrations set version = version + 9999")
     else:
         path.write_bytes(b"no database at all" * 1000)
     error = cli.run("add", 1, code=5)["error"]

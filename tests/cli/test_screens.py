@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -20,7 +21,7 @@ from ironflow.errors import InvalidInput, RunCancelled, RunFailed, RunPaused
 
 FLOWS = '''
 import asyncio
-from ironflow import Context, step, workflow
+from ironflow import Context, Retry, step, workflow
 
 TEXT = "first line of the error\\nsecond line, " + "long " * 60 + "end of the error"
 
@@ -36,10 +37,27 @@ async def bad(n: int) -> int:
 async def refund(n: int) -> None:
     raise RuntimeError("the bank is closed")
 
+@step(retry=Retry(max_attempts=2, backoff="1ms"))
+async def refused(n: int) -> int:
+    raise RuntimeError("the bank refused " + "details " * 30)
+
+@step
+async def no(n: int) -> int:
+    raise ValueError("no")
+
 @workflow
 async def fails(ctx: Context) -> int:
     await one(1)
     return await bad(1)
+
+@workflow
+async def tries(ctx: Context) -> int:
+    ctx.compensate(one, 7)
+    return await refused(1)
+
+@workflow
+async def terse(ctx: Context) -> int:
+    return await no(1)
 
 @workflow
 async def stuck(ctx: Context) -> None:
@@ -90,6 +108,26 @@ def test_an_error_of_many_lines_is_printed_whole_everywhere(cli: Cli, monkeypatc
         assert "ValueError: first line of the error" in text, name
         assert "second line, long" in text, name
         assert "end of the error" in text, name
+
+
+def test_one_error_of_many_events_is_printed_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    run_id, _, err = screen(cli, "tries", 1)
+    told = err.partition("error RUN_FAILED")[0]
+    assert told.count("the bank refused") == 1
+    assert told.splitlines()[-1].endswith("run_failed        RuntimeError"), "the whole follows"
+    for words in (["journal"], ["watch"]):
+        lines = cli("runs", *words, run_id, code=words == ["watch"]).splitlines()
+        with_error = [line for line in lines if "RuntimeError" in line]
+        assert [line.partition("RuntimeError")[2] for line in with_error[1:]] == [", as above"] * 3, words
+        assert with_error[0].count("the bank refused") == 1
+        assert with_error[0].rstrip().endswith("details"), "what is told once is told whole"
+        assert len(lines) == len(cli.lines("runs", "journal", run_id)), "and has no second line"
+
+
+def test_an_error_that_is_shorter_than_a_reference_is_told_again(cli: Cli) -> None:
+    run_id, _, _ = screen(cli, "terse", 1)
+    assert cli("runs", "journal", run_id).count("ValueError: no") == 2
 
 
 def test_get_keeps_its_table_readable_and_puts_the_error_below(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +260,8 @@ def expire(cli: Cli, run_id: str) -> None:
     """Make the run's timer due, as if the hour had passed."""
     import sqlite3
 
-    with sqlite3.connect(cli.url.removeprefix("sqlite:///")) as connection:
+    with closing(sqlite3.connect(cli.url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("update waits set due_at = 1 where run_id = ?", (run_id,))
-    connection.close()
 
 
 def test_a_worker_says_in_a_line_how_each_run_ended(cli: Cli, started: Callable[[list[str]], Popen[str]]) -> None:

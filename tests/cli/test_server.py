@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from tests.client import flows
 from tests.client.conftest import Rig, rigged
 
 from ironflow.cli.main import main
+from ironflow.client import Client
 from ironflow.errors import RunError
+from ironflow.model.journal import Event
 from ironflow.runtime.thread import LoopThread
 
 #: What changes by itself between two looks.
@@ -155,6 +158,27 @@ def test_watching_prints_the_same_lines_and_ends_with_the_same_code(twice: Twice
     assert twice.same("runs", "watch", twice.runs[run], "--after", "2", code=code)[0]["seq"] == 3
 
 
+def test_a_watch_that_ends_before_its_run_does_closes_the_stream_itself(
+    twice: Twice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left to the collector, it would be closed by a task of its own, some time, perhaps after its client."""
+    real, tasks = Client.events, []
+
+    async def noted(client: Client, run_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
+        tasks.append(asyncio.current_task())
+        try:
+            async with aclosing(real(client, run_id, after)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            tasks.append(asyncio.current_task())
+
+    monkeypatch.setattr(Client, "events", noted)
+    twice.server("runs", "watch", twice.runs["sleeping"], code=6)
+    opened_by, closed_by = tasks
+    assert opened_by is closed_by
+
+
 def test_screens_are_alike(twice: Twice) -> None:
     for words in (["runs", "get", twice.runs["failed"]], ["runs", "journal", twice.runs["completed"]], ["runs", "list"],
                   ["why", twice.runs["queued"]], ["workflows", "list"]):  # fmt: skip
@@ -226,6 +250,41 @@ def test_an_input_that_does_not_fit_is_refused_with_what_is_expected_wherever_th
         assert error["message"] == "the input does not fit workflow buy: input: must be an object, not text"
         assert error["hint"].startswith("Expected: {")
         assert "GET " not in error["hint"], "a person at a terminal has the words"
+
+
+#: What `buy` takes, and a field that it does not know.
+MISSPELT = {
+    "price": "5", "sizes": [], "tags": [], "days": {}, "at": "2026-01-02T00:00:00Z", "label": "x", "lable": "y",
+}  # fmt: skip
+
+
+def test_a_misspelt_field_is_refused_by_name_as_it_is_by_code(twice: Twice) -> None:
+    before = len(twice.same("runs", "list")[0])
+    for target in ("buy", f"{Path(flows.__file__)}:buy"):
+        for says in (twice.db, twice.server):
+            words = ["-i", json.dumps(MISSPELT)]
+            error = json.loads(says("runs", "create", target, *words, "--json", code=2))["error"]
+            assert error["message"] == "the input does not fit workflow buy: it has no field input.lable"
+            assert (error["hint"][:10], error["details"]) == ("Expected: ", {"fields": ["input.lable"]})
+    assert len(twice.same("runs", "list")[0]) == before
+
+
+def test_a_program_may_send_a_field_that_the_workers_do_not_know_yet(twice: Twice) -> None:
+    async def program() -> bool:
+        async with twice.rig.client() as client:
+            return (await client.create("buy", MISSPELT, worker_tags=["nowhere"]))[1]
+
+    assert asyncio.run(program()) is True
+
+
+def test_a_scalar_is_refused_where_the_worker_would_refuse_it_and_taken_where_it_would_not(twice: Twice) -> None:
+    for says in (twice.db, twice.server):
+        for given, kind in (('{"a": 1}', "an object"), ('"x"', "text")):
+            error = json.loads(says("runs", "create", "double", "-i", given, "--json", code=2))["error"]
+            assert error["message"] == (
+                f"the input does not fit workflow double: input: must be a whole number, not {kind}"
+            )
+        says("runs", "create", "double", "-i", '"5"', "--worker-tag", "nowhere")
 
 
 def test_a_name_that_nobody_knows_is_refused_alike(twice: Twice) -> None:

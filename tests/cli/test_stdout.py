@@ -147,9 +147,3 @@ def test_what_stderr_cannot_encode_is_printed_escaped() -> None:
     env = {**environment(), "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
     assert (done.stdout, done.stderr) == ("", "\\u2713\n")
-
-
-def test_a_process_without_stdout_is_no_traceback() -> None:
-    words = f"exec {sys.executable} -m ironflow version >&-"
-    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, env=environment(), timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -78,6 +78,7 @@ def test_without_json_create_prints_the_id_alone(cli: Cli) -> None:
         ("add", [], "needs an input"),
         ("add", ["--input", "{"], "no JSON"),
         ("add", ["--input", "NaN"], "NaN is no JSON value"),
+        ("add", ["--input", "[" * 5_000], "nested too deeply"),
         ("add", ["--input", "@absent.json"], "absent.json"),
         ("none", ["--input", "1"], "takes no input"),
         ("order", ["--input", '{"nam": "x"}'], "input"),
@@ -87,6 +88,9 @@ def test_without_json_create_prints_the_id_alone(cli: Cli) -> None:
         ("add", ["--input", "1", "--at", "2030-01-01T00:00:00"], "time zone"),
         ("add", ["--input", "1", "--at", "+soon"], "length of time"),
         ("add", ["--input", "1", "--deadline", "2030-01-01T00:00:00"], "--deadline"),
+        ("add", ["--input", "1", "--deadline", "2020-01-01T00:00:00Z"], "--deadline: 2020-01-01T00:00:00+00:00 has"),
+        ("add", ["--input", "1", "--deadline", "+0s"], "has passed"),
+        ("add", ["--input", "1", "--at", "+2h", "--deadline", "+1h"], "--deadline is not later than --at"),
     ],
 )
 def test_bad_input_is_named_and_creates_nothing(cli: Cli, name: str, given: list[str], says: str) -> None:

@@ -47,7 +47,7 @@ def test_a_screen_shows_controls_and_obeys_none(terminal: Terminal) -> None:
     table.add_row(HOSTILE, Text(HOSTILE))
     table.print(screen)
     error = json.dumps({"t": 1, "error": {"type": HOSTILE, "message": HOSTILE}})
-    lines.show(screen, Event(1, j.STEP_FAILED, f"main/1:{HOSTILE}", error))
+    lines.Printer(screen).show(Event(1, j.STEP_FAILED, f"main/1:{HOSTILE}", error))
     shown = terminal.getvalue()
     assert obeyed(shown) == set()
     assert all(part in shown for part in SEEN)
@@ -83,7 +83,7 @@ def test_colours_are_still_sent(monkeypatch: pytest.MonkeyPatch, terminal: Termi
 @pytest.mark.parametrize("kind", sorted(j.KINDS))
 def test_an_event_that_cannot_be_read_is_a_line_all_the_same(kind: str, payload: str, terminal: Terminal) -> None:
     event: Any = Event(1, kind, "main/1:a", payload)
-    lines.show(output.screen(), event)
+    lines.Printer(output.screen()).show(event)
     assert kind in terminal.getvalue()
     if payload == "{garbage}":
         assert "cannot be read" in terminal.getvalue()

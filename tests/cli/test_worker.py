@@ -128,7 +128,7 @@ async def test_a_supervisor_replaces_a_worker_whose_key_file_was_half_written_an
     told: list[str] = []
     obituary: Any = SimpleNamespace(key=lambda: now[0], report=lambda session_id: None)
     child = supervisor._Child([], 1, None, 0, as_json=False, obituary=obituary)
-    monkeypatch.setattr(child, "_tell", lambda event, code, text, **facts: told.append(event))
+    monkeypatch.setattr(child, "_tell", lambda event, text, **facts: told.append(event))
     child.heard = supervisor.Heard()
     child.heard.started()
 

@@ -99,8 +99,9 @@ async def test_what_may_not_be_repeated_is_sent_once(verb: str) -> None:
         assert len(script.asked) == 1
 
 
-async def test_a_refusal_is_final() -> None:
-    async with scripted(problem(409, "INVALID_TRANSITION")) as script, client_of(script.url) as client:
+@pytest.mark.parametrize(("status", "code"), [(409, "INVALID_TRANSITION"), (413, "PAYLOAD_TOO_LARGE")])
+async def test_r50_a_refusal_is_final(status: int, code: str) -> None:
+    async with scripted(problem(status, code)) as script, client_of(script.url) as client:
         with pytest.raises(Exception, match="told"):
             await client.cancel("r")
         assert len(script.asked) == 1

@@ -36,18 +36,24 @@ async def listening(context: ssl.SSLContext | None = None) -> AsyncIterator[str]
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-@pytest.fixture(scope="session")
-def untrusted(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A certificate that its owner has signed himself."""
+def certified(folder: Path, days: int = 2) -> ssl.SSLContext:
+    """A certificate for `localhost` that its owner has signed himself, in this folder, which ends in so many days."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed, so there is no certificate")
-    folder: Path = tmp_path_factory.mktemp("certificate")
-    words = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
-    subprocess.run([openssl, *words.split()], cwd=folder, check=True, capture_output=True, timeout=60)
+    made = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out made.pem -subj /CN=localhost"
+    made += " -addext subjectAltName=DNS:localhost"
+    for words in (made, f"x509 -in made.pem -signkey key.pem -days {days} -out cert.pem"):  # which may be less than 1
+        subprocess.run([openssl, *words.split()], cwd=folder, check=True, capture_output=True, timeout=60)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return context
+
+
+@pytest.fixture(scope="session")
+def untrusted(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A certificate that nobody was told to trust."""
+    return certified(tmp_path_factory.mktemp("certificate"))
 
 
 async def refused(server: str, caplog: pytest.LogCaptureFixture) -> ServerUnreachable:
@@ -74,6 +80,30 @@ async def test_a_certificate_that_nobody_trusts_is_told_as_that_at_once(
     assert error.message == f"the certificate of {server} is not trusted: self-signed certificate"
     assert error.hint is not None
     assert "SSL_CERT_FILE" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "days", "trusted", "hint"),
+    [
+        ("localhost", -1, True, "Let the server have a new certificate"),
+        ("other.example", 2, True, "Use a name for which the certificate was made"),
+        ("127.0.0.1", 2, True, "Use a name for which the certificate was made"),
+        ("localhost", 2, False, "Put the certificate of its issuer into the file that SSL_CERT_FILE names"),
+    ],
+    ids=["expired", "another name", "an address", "issuer"],
+)
+async def test_each_reason_not_to_trust_a_certificate_has_its_own_hint(
+    tmp_path: Path, name: str, days: int, trusted: bool, hint: str
+) -> None:
+    context = certified(tmp_path, days)
+    ours = ssl.create_default_context(cafile=tmp_path / "cert.pem" if trusted else None)
+    async with listening(context) as server:
+        with pytest.raises(ssl.SSLCertVerificationError) as met:
+            await asyncio.open_connection("127.0.0.1", int(server.rpartition(":")[2]), ssl=ours, server_hostname=name)
+    error = broken(server, met.value)
+    assert error.message.startswith(f"the certificate of {server} is not trusted: ")
+    assert error.hint is not None
+    assert error.hint.startswith(hint)
 
 
 async def test_a_stream_that_finds_no_tls_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -193,6 +193,28 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
         (lambda: workflow(max_recoveries=-1)(handler), "from 0"),
         (lambda: workflow(priority="high")(handler), "priority must be a whole number"),  # type: ignore[call-overload]
         (lambda: workflow(priority=1.5)(handler), "priority must be a whole number"),  # type: ignore[call-overload]
+        (lambda: workflow(priority=True)(handler), "priority must be a whole number"),
+        (lambda: workflow(priority=10**30)(handler), "priority must be a whole number from −100 to 100"),
+        (lambda: workflow(priority=-101)(handler), "priority must be a whole number from −100 to 100"),
+        (lambda: workflow(strict_inputs="no")(handler), "strict_inputs must be True or False, not 'no'"),  # type: ignore[call-overload]
+        (lambda: step(at_most_once="yes")(plain), "at_most_once must be True or False, not 'yes'"),  # type: ignore[call-overload]
+        (lambda: step(at_most_once=1)(plain), "at_most_once must be True or False, not 1"),  # type: ignore[call-overload]
+        (lambda: charge.using(at_most_once=None), "step charge: at_most_once must be"),  # type: ignore[arg-type]
+        (lambda: step(kind=["llm"])(plain), "kind must be one of"),  # type: ignore[call-overload]
+        (lambda: step(on_cancel=None)(plain), "on_cancel must be one of"),  # type: ignore[call-overload]
+        (lambda: step(retry="3")(plain), "starts at 1"),  # type: ignore[call-overload]
+        (lambda: step(retry=10**30)(plain), "retry counts tries .* up to"),
+        (lambda: Retry(2**31), "retry counts tries .* up to"),
+        (lambda: step(name=5)(plain), "the name of a step must be text"),  # type: ignore[call-overload]
+        (lambda: workflow(retry=None)(handler), "starts at 1"),  # type: ignore[call-overload]
+        (lambda: workflow(version=2)(handler), "version must be text"),  # type: ignore[call-overload]
+        (lambda: workflow(compatible=5)(handler), "compatible must be a sequence of names, not 5"),  # type: ignore[call-overload]
+        (lambda: workflow(compatible=[1])(handler), "compatible must be text"),  # type: ignore[call-overload]
+        (lambda: workflow(worker_tags=5)(handler), "worker_tags must be a sequence of names, not 5"),  # type: ignore[call-overload]
+        (lambda: workflow(worker_tags=[["gpu"]])(handler), "worker_tags: .* is no tag"),  # type: ignore[call-overload]
+        (lambda: workflow(on_exhausted=True)(handler), "on_exhausted must be one of"),  # type: ignore[call-overload]
+        (lambda: workflow(on_divergence=["fail"])(handler), "on_divergence must be one of"),  # type: ignore[call-overload]
+        (lambda: Lane(3, key="customer"), "a lane's key must be a function"),  # type: ignore[arg-type]
         (lambda: workflow(max_recoveries=2**70)(handler), "from 0 to"),
         (lambda: workflow(max_recoveries=1.5)(handler), "from 0 to"),  # type: ignore[call-overload]
         (lambda: workflow(max_recoveries="3")(handler), "from 0 to"),  # type: ignore[call-overload]
@@ -209,6 +231,22 @@ class Callable_:  # noqa: N801 - a callable object without a name of its own
 def test_a_definition_that_breaks_a_rule_is_refused_at_decoration(define: Callable[[], Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         define()
+
+
+def test_what_is_said_of_an_option_names_the_function_that_has_it() -> None:
+    for define, place in [
+        (lambda: step(kind="robot")(plain), "step plain: kind"),
+        (lambda: step(name="own", at_most_once="yes")(plain), "step own: at_most_once"),
+        (lambda: workflow(priority=500)(handler), "workflow handler: priority"),
+        (lambda: workflow(name="own", lane=0)(handler), "workflow own: a lane's limit"),
+        (lambda: workflow(worker_tags="gpu")(handler), "workflow handler: worker_tags"),
+    ]:
+        with pytest.raises(DefinitionError, match=f"^{place}"):
+            define()  # type: ignore[no-untyped-call]
+    with pytest.raises(InvalidDuration, match=r"^step plain: timeout"):
+        step(timeout="soon")(plain)
+    with pytest.raises(InvalidDuration, match=r"^workflow handler: timeout"):
+        workflow(timeout=-1)(handler)
 
 
 def test_a_duration_that_means_nothing_is_refused_at_decoration() -> None:

@@ -48,7 +48,7 @@ def test_g31_r23_a_failed_attempt_is_followed_by_another_after_a_growing_delay()
     assert (h.state, h.row.attempt, h.row.retry_count) == ("failed", 6, 5)
 
 
-def test_chance_spreads_the_delay_by_a_fifth() -> None:
+def test_r23_chance_spreads_the_delay_by_a_fifth() -> None:
     for chance, delay in ((0.0, 24_000), (0.9999999, 36_000)):
         h = Harness(flow(_abc), chance=chance).fresh().fail("a")
         assert h.queued_at - h.now == delay

@@ -12,11 +12,14 @@ from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import StepFailed, StepTimeout
 from ironflow.model import journal as j
 from ironflow.model.fold import fold
-from ironflow.model.retry import NonRetryableError, RetryAfterError
+from ironflow.model.retry import NonRetryableError, RetryAfterError, RetryPolicy
 
 
-def flow_of(retry: Retry | int, **options: Any) -> Any:
-    @step(retry=retry, name="try", **options)
+def flow_of(retry: Retry | int | None = None, **options: Any) -> Any:
+    if retry is not None:
+        options["retry"] = retry
+
+    @step(name="try", **options)
     async def body() -> Any: ...
 
     @workflow(name="flow")
@@ -27,9 +30,10 @@ def flow_of(retry: Retry | int, **options: Any) -> Any:
 
 
 def test_p22_by_default_a_step_has_one_try() -> None:
-    h = Harness(flow_of(1)).fresh().fail("try")
+    h = Harness(flow_of()).fresh().fail("try")
     assert h.steps() == ["started try", "failed try"]
     assert (h.state, str(h.error)) == ("failed", "boom")
+    assert RetryPolicy().max_attempts == 1
 
 
 def test_p22_three_attempts_are_three_tries_with_two_records_between_them() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ironflow.model import run as runs
+from ironflow.model import wire
 from ironflow.model.capacity import LeaseRow, QueueRow
 from ironflow.model.run import RunRow
-from ironflow.model.transition import Locked
+from ironflow.model.transition import Locked, Transition
 from ironflow.model.wait import WaitRow
 
 NOW = 1_000_000
+LEASE_TTL_MS = 20_000
 
 
 def a_run(state: str = runs.RUNNING, **columns: Any) -> RunRow:
@@ -43,3 +45,10 @@ def locked(
     waits: list[WaitRow] | None = None,
 ) -> Locked:
     return Locked(row, 9, queue, lease, waits or [], NOW)
+
+
+def change_of(item: object) -> Transition:
+    """The change that an item of a worker's message asks for, read in one go."""
+    *_, change = wire.reading(item, "s", LEASE_TTL_MS)
+    assert change is not None
+    return change

@@ -248,6 +248,17 @@ def test_what_a_run_waits_for_is_known_until_it_moves() -> None:
         assert told(asleep, move).due_at is None
 
 
+def test_an_open_try_is_told_what_interrupted_it() -> None:
+    begun = ((j.RUN_STARTED,), (j.STEP_STARTED, S))
+    for move, why in (
+        ((j.RUN_RECOVERED,), "worker lease lost"),
+        ((j.RUN_RELEASED,), "the worker left"),
+        ((j.RUN_PAUSED,), "the run was paused"),
+        ((j.CANCEL_REQUESTED, None, {"compensate": True}), "the run was cancelled"),
+    ):
+        assert told(*begun, move).steps[S].error == {"message": f"interrupted: {why}"}
+
+
 def test_a_step_s_name_is_what_follows_its_place() -> None:
     assert (name_of("main.1/2:pay:now"), name_of("main/t1")) == ("pay:now", "main/t1")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ironflow.model.journal import Event
@@ -25,6 +25,13 @@ def test_chance_moves_a_delay_by_its_share_at_most(try_no: int, chance: float) -
     policy = RetryPolicy(99, 1_000, 1.5, 10**12, 0.2)
     base = 1_000 * 1.5 ** (try_no - 1)
     assert abs(policy.delay_ms(try_no, chance) - base) <= base * 0.2 + 1
+
+
+@given(st.integers(1, 10_000), st.floats(1, 1e308), CHANCE)
+@example(1025, 2.0, 0.5)
+@example(3, 1e200, 0.5)
+def test_no_backoff_stays_none_however_often_it_is_multiplied(try_no: int, factor: float, chance: float) -> None:
+    assert RetryPolicy(backoff_ms=0, factor=factor).delay_ms(try_no, chance) == 0
 
 
 @given(st.integers(-5, 10**12))

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from tests.model.build import change_of
 
 from ironflow.errors import InvalidInput
-from ironflow.model import fold, wire
+from ironflow.model import fold
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
 from ironflow.model.moment import LATEST_MS
@@ -46,7 +47,7 @@ RESUMED = [[2, "run_resumed", None, '{"cancelling":true}', 1]]
 
 def change(**item: Any) -> Transition:
     owner = {"run_id": "r", "guard": "owner", "seq": 1, "token": "t"}
-    return wire.change_of({**owner, **item}, "s", 1_000)
+    return change_of({**owner, **item})
 
 
 def event(kind: str, payload: str | None, step_id: str | None = None) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def test_what_a_worker_may_ask_for_is_taken() -> None:
     failed = event("run_failed", '{"t":1,"error":{"type":"E","message":"m"},"failed_steps":["a"]}')
     assert change(**FAILS, **failed).ended
     taken = {**TAKEN}
-    assert wire.change_of({"run_id": "r", **taken}, "s", 1_000).lease is not None
+    assert change_of({"run_id": "r", **taken}).lease is not None
     assert change(**RETRIES).enqueue is not None
     assert change(**{**RESTARTS, "changes": {**RETRIES["changes"], "warnings": 0, "compensations": 0}}).release
     assert change(**UNDOES).state == "cancelling"

@@ -186,6 +186,8 @@ async def test_g22_a_run_with_a_lease_or_a_queue_row_is_none_of_the_sweeps_busin
         await answers(store, change)
     assert await store.stale_claims(1 << 50, 10) == []
     assert (await Sweep(store).run_once()).counts == {}
+    met = await store.decide(["owned", "graced"], lambda locked: claim.stale(locked, 1 << 50))
+    assert met == {"owned": None, "graced": None}, "nor is one that was taken or queued since the look"
     for run_id in ("owned", "graced"):
         assert [wait.status for wait in await store.waits(run_id)] == ["waking"]
 

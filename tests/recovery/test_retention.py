@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from contextlib import closing
 
 import asyncpg
 import pytest
@@ -183,7 +184,7 @@ async def test_it_rests_as_long_as_a_deletion_took(store: Store) -> None:
 async def refuse_to_delete(url: str, run_id: str) -> None:
     """A rule of somebody else's in the database that forbids the deletion of one run."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as lite:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite, lite:
             lite.execute(
                 f"create trigger keep before delete on runs when old.run_id = '{run_id}' "
                 "begin select raise(abort, 'somebody wants to keep it'); end"

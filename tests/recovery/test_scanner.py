@@ -105,7 +105,7 @@ async def test_p15_only_runs_without_a_live_owner_are_found(store: Store) -> Non
     assert states == {"owned": "running", "asleep": "sleeping", "ended": "completed", "queued": "pending"}
 
 
-async def test_a_lease_of_a_paused_run_only_gives_its_slot_back(store: Store) -> None:
+async def test_r33_a_lease_of_a_paused_run_only_gives_its_slot_back(store: Store) -> None:
     await answer(store, start("r1", ttl=EXPIRED))
     await store.decide(["r1"], changed(state="paused"))
     report = await (await scanner(store)).run_once()

@@ -101,6 +101,22 @@ async def test_a_worker_that_leaves_ends_its_pauses() -> None:
             await asyncio.wait_for(pausing, 10)
 
 
+async def test_what_stays_as_it_is_is_told_at_once_until_a_server_has_answered() -> None:
+    async with scripted((200, {"now": 7})) as server, connected(server.url, pauses=(60.0,)) as one:
+        at, one.servers = one.servers, (server.url.replace("http:", "https:"),)
+        one.proxies[one.servers[0]] = None
+        with pytest.raises(ServerUnreachable, match="does not speak TLS"):
+            await asyncio.wait_for(one.ask("POST", "/sessions", {}), 10)
+        wrong, one.servers = one.servers, at
+        await one.ask("POST", "/sessions", {})
+        one.servers = wrong
+        asking = asyncio.ensure_future(one.ask("POST", "/transitions", {}))
+        await until(lambda: bool(one._pausing))
+        one.hurry()
+        with pytest.raises(ServerUnreachable):
+            await asyncio.wait_for(asking, 10)
+
+
 async def test_the_next_server_is_asked_before_there_is_a_pause() -> None:
     async with (
         scripted(AWAY) as away,

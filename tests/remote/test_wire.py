@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.model.build import LEASE_TTL_MS, change_of
 
 from ironflow.errors import InvalidInput, PayloadTooLarge
 from ironflow.model import journal as j
@@ -22,7 +23,6 @@ from ironflow.model.transition import GUARD_OWNER, GUARD_QUEUED, Transition
 from ironflow.model.wait import WaitRow
 from ironflow.remote.parts import in_parts
 
-TTL = 20_000
 TOKEN = "0123456789abcdef"
 _UNPRINTABLE = ("Cs", "Cc", "Cf", "Cn", "Co", "Zs", "Zl", "Zp")
 names = st.text(st.characters(blacklist_categories=_UNPRINTABLE), min_size=1, max_size=40)
@@ -77,7 +77,7 @@ def changes(draw: Any) -> Transition:
         change.state = draw(st.sampled_from([runs.RUNNING if takes else None, runs.CANCELLING]))
         if takes:
             change.new_token_hash = TOKEN
-            change.lease = LeaseRow(change.run_id, fence, TOKEN, "s", 0, TTL)
+            change.lease = LeaseRow(change.run_id, fence, TOKEN, "s", 0, LEASE_TTL_MS)
     else:
         change.release = not takes
         change.state = {"ends": runs.COMPLETED, "sleeps": runs.SLEEPING, "pauses": runs.PAUSED}.get(way, runs.RETRYING)
@@ -109,7 +109,7 @@ def told(change: Transition) -> dict[str, Any]:
 
 @given(changes())
 def test_a_change_arrives_as_it_was_sent_with_its_tokens_hashed(change: Transition) -> None:
-    arrived = wire.change_of(json.loads(json.dumps(wire.item_of(change))), "s", TTL)
+    arrived = change_of(json.loads(json.dumps(wire.item_of(change))))
     for name in ("token_hash", "new_token_hash"):
         value = getattr(change, name)
         setattr(change, name, None if value is None else token_hash(value))
@@ -127,7 +127,7 @@ def test_what_is_bent_is_refused_or_still_a_change(data: st.DataObject) -> None:
         st.none() | st.booleans() | counts | names | st.lists(counts | names | st.none(), max_size=5)
     )
     try:
-        wire.change_of(item, "s", TTL)
+        change_of(item)
     except InvalidInput:
         return
 
@@ -141,7 +141,7 @@ def test_a_head_arrives_as_it_was_sent(head: RunHead) -> None:
 def test_a_worker_cannot_write_what_happens_to_a_run_from_outside(kind: str) -> None:
     item = {"run_id": "r", "guard": GUARD_OWNER, "seq": 1, "token": TOKEN, "events": [[2, kind, None, "{}", 1]]}
     with pytest.raises(InvalidInput, match=kind):
-        wire.change_of(item, "s", TTL)
+        change_of(item)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_a_worker_writes_into_lists_is_bounded_and_one_of_what_there_is(
 ) -> None:
     item = {"run_id": "r", "guard": GUARD_OWNER, "seq": 1, "token": TOKEN, "events": [], "changes": changes}
     with pytest.raises(InvalidInput) as refused:
-        wire.change_of(item, "s", TTL)
+        change_of(item)
     assert str(refused.value).startswith(named)
 
 
@@ -189,7 +189,7 @@ def test_each_part_of_a_change_says_of_the_row_what_its_events_tell_and_none_is_
     change = Transition("r", GUARD_QUEUED, 1) if taken else Transition("r", GUARD_OWNER, 2, TOKEN)
     if taken:
         change.new_execution_seq, change.new_token_hash, change.dequeue, change.facts = 2, TOKEN, True, 0
-        change.reservation, change.lease = TOKEN, LeaseRow("r", 2, TOKEN, "s", 0, TTL)
+        change.reservation, change.lease = TOKEN, LeaseRow("r", 2, TOKEN, "s", 0, LEASE_TTL_MS)
     change.state = runs.CANCELLING
     change.changes = {"warnings": 5, "compensations": 3, "status_text": "b", "compensating_for": "failed"}
     change.events = large(j.STEP_FAILED, 2, *([j.RUN_STARTED] if taken else []), *notes, j.STEP_STARTED)
@@ -200,7 +200,7 @@ def test_each_part_of_a_change_says_of_the_row_what_its_events_tell_and_none_is_
     assert states == ([runs.RUNNING] if taken else []) + [runs.CANCELLING]
     row: dict[str, Any] = {}
     for part in parts:
-        arrived = wire.change_of(json.loads(json.dumps(wire.item_of(part))), "s", TTL)
+        arrived = change_of(json.loads(json.dumps(wire.item_of(part))))
         row |= arrived.changes or {}
     assert row == {"warnings": 5, "compensations": 3, "status_text": "b", "compensating_for": "failed"}
 
@@ -214,13 +214,13 @@ def test_a_restart_in_parts_forgets_with_its_last_one() -> None:
     first, *_, last = in_parts(change, 20_000)
     assert (first.changes, last.changes) == ({"warnings": 1}, change.changes)
     for part in (first, last):
-        assert wire.change_of(wire.item_of(part), "s", TTL)
+        assert change_of(wire.item_of(part))
 
 
 def test_the_first_part_of_a_taken_run_takes_it() -> None:
     change = Transition("r", GUARD_QUEUED, 1)
     change.new_execution_seq, change.new_token_hash, change.state, change.dequeue = 2, TOKEN, runs.RUNNING, True
-    change.lease = LeaseRow("r", 2, TOKEN, "s", 0, TTL)
+    change.lease = LeaseRow("r", 2, TOKEN, "s", 0, LEASE_TTL_MS)
     change.events = [Event(n, j.STEP_STARTED, "s", '{"x":"' + "x" * 4_000 + '"}', 2) for n in range(5, 15)]
     first, *rest = in_parts(change, 20_000)
     assert first.lease is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from typing import Any
 
@@ -129,14 +130,18 @@ async def test_r2_a_worker_whose_slots_are_all_busy_asks_for_nothing(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    ask = connection.Connection.ask
+    send = connection.Connection.send
 
-    async def counted(self: Any, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        if path == "/poll":
-            asked.append(body)
-        return await ask(self, method, path, body, **options)
+    async def counted(self: Any, method: str, path: str, data: Any, **options: Any) -> Any:
+        def noted(again: bool) -> Any:
+            body = data(again)
+            if path == "/poll":
+                asked.append(json.loads(body))
+            return body
 
-    monkeypatch.setattr(connection.Connection, "ask", counted)
+        return await send(self, method, path, noted, **options)
+
+    monkeypatch.setattr(connection.Connection, "send", counted)
     async with (
         served(sqlite_url) as server,
         client(sqlite_url, WORKFLOWS) as looking,
@@ -145,6 +150,7 @@ async def test_r2_a_worker_whose_slots_are_all_busy_asks_for_nothing(
         full = [await looking.start(program.line, f"x{n}") for n in range(2)]
         await until(lambda: len(lines("x0-2") + lines("x1-2")) == 2)
         before = len(asked)
+        assert before, "by asking it was given them"
         waiting = [await looking.start(program.short, f"w{n}") for n in range(5)]
         renewed = (await looking.store.sessions())[0].heartbeat_at
         await until(lambda: _beaten(looking, renewed + 300))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ironflow
-from ironflow import Context, Engine, RunFailed
+from ironflow import Context, Engine, RunFailed, StepInterrupted
 from ironflow.errors import InvalidTransition
 
 
@@ -19,6 +19,21 @@ async def fails(ctx: Context, undo: bool) -> None:
     if undo:
         ctx.compensate(book, await book(1))
     raise LookupError("no seats left")
+
+
+@ironflow.workflow
+async def cut_off(ctx: Context, among_others: bool) -> None:
+    error = StepInterrupted("step main/1:pay was cut off")
+    raise ExceptionGroup("of a group", [LookupError(), error]) if among_others else error
+
+
+@pytest.mark.parametrize("among_others", [False, True])
+async def test_who_may_pay_twice_by_a_retry_is_told_to_look_first(store_url: str, among_others: bool) -> None:
+    async with Engine(store_url, workflows=[fails, cut_off]) as engine:
+        for workflow, given, told in ((cut_off, among_others, True), (fails, False, False)):
+            with pytest.raises(RunFailed) as failed:
+                await engine.run(workflow, given)
+            assert ("whether the step that was cut off took effect" in str(failed.value)) is told
 
 
 @pytest.mark.parametrize("undo", [False, True])

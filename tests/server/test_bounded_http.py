@@ -73,8 +73,20 @@ async def test_a_head_without_bounds_is_refused_before_anything_is_asked(node: S
         b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        HEAD + b"Host: y\r\n\r\n",
     ],
-    ids=["a header's name", "two framings", "two lengths", "an address", "half an address", "TLS", "a chunk"],
+    ids=[
+        "a header's name",
+        "two framings",
+        "two lengths",
+        "an address",
+        "half an address",
+        "TLS",
+        "a chunk",
+        "no host",
+        "two hosts",
+    ],
 )
 async def test_what_is_no_request_is_refused_as_a_problem(node: Served, sent: bytes) -> None:
     answer = await told(node, sent)
@@ -84,6 +96,41 @@ async def test_what_is_no_request_is_refused_as_a_problem(node: Served, sent: by
     found = json.loads(body)
     assert (found["status"], found["code"]) == (400, "MALFORMED_HTTP")
     assert found["hint"]
+
+
+async def test_a_request_of_an_older_version_names_no_host(node: Served) -> None:
+    assert (await told(node, b"GET /health HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+def chunked(head: bytes, behind: bytes) -> bytes:
+    """A worker's request in chunks, with these headers before its body and those behind it."""
+    body = b'{"session_id": "s"}'
+    return (
+        b"POST /api/v1/worker/poll HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+        + head + b"\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n" + behind + b"\r\n"
+    )  # fmt: skip
+
+
+async def test_what_stands_behind_a_body_says_nothing_of_the_request(node: Served) -> None:
+    key = b"Authorization: Bearer %s\r\n" % node.key.encode()
+    assert b'"UNAUTHENTICATED"' in await told(node, chunked(b"", key))
+    for behind in (b"", b"Content-Type: text/plain\r\n", b"Authorization: Bearer other\r\n", b"Host: y\r\n"):
+        assert b'"SESSION_UNKNOWN"' in await told(node, chunked(key, behind))
+
+
+async def test_many_headers_behind_a_body_are_too_many(node: Served) -> None:
+    key = b"Authorization: Bearer %s\r\n" % node.key.encode()
+    assert (await told(node, chunked(key, b"X: y\r\n" * (MOST_HEAD // 64 + 1)))).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
+async def test_a_body_that_is_compressed_on_its_way_is_refused_like_any_compressed_one(
+    node: Served, coding: bytes
+) -> None:
+    request = chunked(b"Authorization: Bearer %s\r\n" % node.key.encode(), b"")
+    answer = await told(node, request.replace(b"Encoding: chunked", b"Encoding: " + coding))
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert b'"UNSUPPORTED_MEDIA_TYPE"' in answer
 
 
 async def test_what_stands_behind_a_body_is_bounded_too(node: Served) -> None:
@@ -162,3 +209,56 @@ async def test_who_takes_nothing_of_an_answer_is_cut_off(node: Served, monkeypat
         writer.write(ask)
     await until(lambda: bool(made) and made[0].transport.is_closing())
     writer.transport.abort()
+
+
+# ---- who sends no more
+
+
+async def ended(node: Served, sent: bytes) -> bytes:
+    """What is answered to who sends this and then closes his half of the connection; the node closes the other."""
+    reader, writer = await connected(node)
+    writer.write(sent)
+    writer.write_eof()
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+async def test_who_sends_no_more_behind_a_whole_request_is_answered(node: Served, requests: int) -> None:
+    request = chunked(b"Authorization: Bearer %s\r\n" % node.key.encode(), b"")
+    answer = await ended(node, request.replace(b"Connection: close\r\n", b"") * requests)
+    assert answer.count(b'"SESSION_UNKNOWN"') == requests
+    assert answer.endswith(b"}"), "and the connection is closed behind the last answer"
+
+
+async def test_who_sends_no_more_in_the_middle_of_a_request_is_not_waited_for(node: Served) -> None:
+    assert await ended(node, HEAD) == b""
+    whole = chunked(b"Authorization: Bearer %s\r\n" % node.key.encode(), b"")
+    assert await ended(node, whole[:-5]) == b""
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("what", ["poll", "stream"])
+async def test_who_sends_no_more_and_would_have_to_wait_is_taken_for_gone(node: Served, what: str, later: bool) -> None:
+    worker = await node.worker()
+    head = b"Host: x\r\nAuthorization: Bearer %s\r\n" % worker.key.encode()
+    if what == "poll":
+        body = json.dumps({"session_id": worker.session_id, "credits": 1, "wait_ms": 20_000}).encode()
+        request = b"POST /api/v1/worker/poll HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
+    else:
+        path = f"/api/v1/worker/liveness?session_id={worker.session_id}"
+        request = b"GET %s HTTP/1.1\r\n%s\r\n" % (path.encode(), head)
+    reader, writer = await connected(node)
+    writer.write(request)
+    if later:
+        if what == "poll":
+            await until(lambda: node.node.hub.waiting)
+        else:
+            await reader.readuntil(b"hello")
+    writer.write_eof()
+    async with asyncio.timeout(10):
+        assert b'"assignments"' not in await reader.read()
+    writer.close()

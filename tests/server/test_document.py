@@ -12,8 +12,9 @@ from tests.server.asking import Api, serving
 from tests.store.build import answer, create, leave, start
 
 import ironflow
+from ironflow.codec import tags
 from ironflow.engine import why
-from ironflow.model import capacity
+from ironflow.model import capacity, payloads
 from ironflow.model import journal as j
 from ironflow.model import key as keys
 from ironflow.model import run as runs
@@ -21,6 +22,7 @@ from ironflow.model import step as steps
 from ironflow.model.transition import ACTIONS, APPLIED
 from ironflow.server.api import routes
 from ironflow.server.api.document import document
+from ironflow.server.event_meanings import PAYLOAD_FIELDS, PAYLOADS
 from ironflow.server.meanings import MEANINGS, VALUES
 
 DOCUMENT = document(routes())
@@ -148,6 +150,70 @@ def test_forms_of_bodies_have_names_and_every_reference_leads_somewhere() -> Non
     assert all([*schema] == ["$ref"] for schema in bodies)
     named = set(re.findall(r"'\$ref': '([^']+)'", repr(DOCUMENT)))
     assert named == {f"#/components/schemas/{name}" for name in SCHEMAS}
+
+
+def test_every_operation_has_a_title_of_its_own() -> None:
+    titles = [operation["summary"] for _, operation in operations()]
+    assert {"List runs", "List credits", "Get input schema"} <= set(titles)
+    assert [title for title in titles if title != title.strip()] == []
+    assert len(titles) == len(set(titles))
+
+
+def test_no_refusal_is_named_twice() -> None:
+    for label, operation in operations():
+        for status, response in operation["responses"].items():
+            named = re.findall(r"`([A-Z_]+)`: ", response["description"])
+            assert len(named) == len(set(named)), (label, status)
+
+
+def test_every_kind_of_event_tells_what_it_may_hold() -> None:
+    assert PAYLOADS.keys() == j.KINDS.keys()
+    assert {name for names in PAYLOADS.values() for name in names} == PAYLOAD_FIELDS.keys()
+    checked = {kind: {*places} - {*PAYLOADS[kind]} for kind, places in payloads._PLACES.items()}
+    assert {kind: names for kind, names in checked.items() if names} == {}
+    told = SCHEMAS["Event"]["properties"]["payload"]["description"]
+    assert all(f"- `{name}`" in told for name in (*PAYLOADS, *PAYLOAD_FIELDS))
+
+
+@ironflow.step(retry=ironflow.Retry(max_attempts=2, backoff="1ms"))
+async def fails() -> None:
+    raise ValueError("no")
+
+
+@ironflow.step
+async def undone() -> None:
+    raise RuntimeError("not this either")
+
+
+@ironflow.workflow(retry=ironflow.Retry(max_attempts=2, backoff="1ms"))
+async def eventful(ctx: ironflow.Context) -> str:
+    ctx.patched("new")
+    ctx.skip("old", "not needed")
+    ctx.set_status("begins")
+    ctx.set_output("so far")
+    ctx.warn("odd")
+    ctx.compensate(undone)
+    await ctx.sleep("1ms")
+    await fails()
+    return "done"
+
+
+def test_what_a_run_writes_is_what_the_document_tells(sqlite_url: str) -> None:
+    with ironflow.open(sqlite_url, workflows=[eventful]) as engine:
+        run = engine.wait(engine.start(eventful))
+        with pytest.raises(ironflow.RunFailed):
+            engine.wait(run.result())
+        engine.wait(run.retry(restart=True))
+        with pytest.raises(ironflow.RunFailed):
+            engine.wait(run.result())
+        events = engine.wait(engine.store.journal(run.id))
+    assert {event.kind for event in events} >= {j.RUN_RETRYING, j.RUN_COMPENSATING, j.RUN_REOPENED, j.STEP_SKIPPED}
+    assert [(event.kind, event.data()) for event in events if event.data().keys() - {*PAYLOADS[event.kind]}] == []
+
+
+def test_every_tag_of_a_value_is_explained() -> None:
+    told = DOCUMENT["info"]["description"]
+    assert [tag for tag in tags._MAKERS if not re.search(rf"{re.escape(tag)}[`\"]", told)] == []
 
 
 async def test_the_document_of_a_server_states_its_own_limit_of_bodies(api: Api) -> None:

@@ -126,7 +126,10 @@ def test_the_server_answers_as_the_document_says(
             left_out = [positive_data_acceptance]
             if _only_the_headers_are_wrong(case):
                 left_out.append(negative_data_rejection)  # the right key stands in the place of what was wrong
-            case.call_and_validate(headers=key, excluded_checks=left_out)
+            answer = case.call(headers=key)
+            if label.endswith("/batch") and _each_is_refused(answer):
+                left_out.append(negative_data_rejection)
+            case.validate_response(answer, headers=key, excluded_checks=left_out)
 
         check()
 
@@ -134,6 +137,11 @@ def test_the_server_answers_as_the_document_says(
 def _only_the_headers_are_wrong(case: schemathesis.Case) -> bool:
     parts = case.meta.components.items() if case.meta is not None else ()
     return {part for part, info in parts if info.mode is GenerationMode.NEGATIVE} == {ParameterLocation.HEADER}
+
+
+def _each_is_refused(answer: Any) -> bool:
+    """A start of a batch whose priority is out of range is refused as one of an unknown workflow is: by itself."""
+    return answer.status_code == 200 and all(one["problem"] is not None for one in answer.json()["items"])
 
 
 def _has_text(value: object) -> bool:

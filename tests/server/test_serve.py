@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -126,6 +127,50 @@ async def test_dev_shows_keys_that_work_and_an_app_executes_in_the_same_process(
             await worker.register()
         process.signal(signal.SIGTERM)
         assert await ended(process, 10) == 0
+
+
+def ironflow(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `ironflow WORDS` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "ironflow", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_server_for_development_is_asked_of_all_organisations_with_the_key_that_its_refusal_names(
+    tmp_path: Path,
+) -> None:
+    database = f"sqlite:///{tmp_path}/iron.db"
+    with serving_process("--dev", "--db", database) as process:
+        asked = ("capacity", "sessions", "--server", process.url)
+        refused = ironflow(*asked, IRONFLOW_API_KEY=process.ready["admin_key"])
+        assert refused.returncode == 7
+        [command] = re.findall(r"`ironflow (apikey create [^`]*)`.*with the same --db", refused.stderr)
+        made = ironflow(*command.split(), "--db", database)
+        answered = ironflow(*asked, IRONFLOW_API_KEY=made.stdout.strip())
+        assert (answered.returncode, answered.stderr.strip()) == (0, "no worker is connected")
+
+
+async def test_a_server_says_where_its_document_is(tmp_path: Path) -> None:
+    with serving_process("--dev", "--db", f"sqlite:///{tmp_path}/iron.db") as process:
+        async with aiohttp.ClientSession() as http, http.get(process.ready["openapi"]) as response:
+            assert (await response.json())["info"]["title"] == "Ironflow"
+    told = subprocess.Popen(
+        [sys.executable, "-m", "ironflow", "serve", "--port", "0", "--db", f"sqlite:///{tmp_path}/iron.db"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert told.stderr is not None
+        address = told.stderr.readline().split()[-1]
+        assert told.stderr.readline() == f"its API is described at {address}/api/v1/openapi.json\n"
+    finally:
+        told.kill()
+        told.communicate()
 
 
 async def test_without_dev_no_key_is_shown(tmp_path: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.recovery.kit import until
-from tests.server.kit import Served, patient, served
+from tests.server.kit import Served, always, patient, served
+
+from ironflow.server.liveness import Streams
 
 #: Between two passes of a scanner that nobody kicks, ms; no test waits for so long.
 RARELY_MS = 20_000
@@ -55,3 +60,29 @@ async def test_workers_that_were_all_cut_off_at_once_are_left_to_their_clocks_un
             await worker.heartbeat()
         await until(lambda: _gone(here, workers[0].session_id))
         assert len(await here.store.sessions()) == 4
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_worker_that_is_back_before_its_break_is_written_down_is_no_suspect(stays: bool) -> None:
+    """A heartbeat that was under way at the break is waited for; meanwhile the worker opens another stream here."""
+    waited_for, settled, suspected = asyncio.Event(), asyncio.Event(), []
+
+    async def beats(_session_id: str) -> None:
+        waited_for.set()
+        await settled.wait()
+
+    async def suspect(session_id: str) -> bool:
+        suspected.append(session_id)
+        return True
+
+    streams: Any = Streams(SimpleNamespace(suspect=suspect), beats, None)  # type: ignore[arg-type]
+    caller: Any = None
+    broken = streams.open("s", caller, always)
+    ending = asyncio.ensure_future(streams.ended(broken))
+    await asyncio.wait_for(waited_for.wait(), 10)
+    again = streams.open("s", caller, always)
+    endings = [ending] if stays else [ending, asyncio.ensure_future(streams.ended(again))]
+    await asyncio.sleep(0)
+    settled.set()
+    await asyncio.wait_for(asyncio.gather(*endings), 10)
+    assert bool(suspected) is not stays

@@ -93,7 +93,8 @@ async def test_g11_g12_r9_who_is_not_the_owner_changes_and_renews_nothing(here: 
         events = [[*event[:4], seq] for event in old["events"]]
         assert await worker.transitions({**old, "seq": seq, "events": events}) == ["stale"]
     assert await worker.transitions({**old, "token": "wrong"}) == ["stale"]
-    assert (await other.heartbeat((run.run_id, 1, "wrong")))["verdicts"] == [[run.run_id, 1, "stale"]]
+    for one in (worker, other):
+        assert (await one.heartbeat((run.run_id, 1, "wrong")))["verdicts"] == [[run.run_id, 1, "stale"]]
     assert (await other.heartbeat((run.run_id, 1, "right")))["verdicts"] == [[run.run_id, 1, "stale"]]
     assert (await worker.heartbeat((run.run_id, 0, "right")))["verdicts"] == [[run.run_id, 0, "stale"]]
     assert (

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
+
+import asyncpg
 
 from ironflow.model import journal as j
 from ironflow.model.capacity import LeaseRow, QueueRow, RunHead, SessionRow
@@ -22,6 +27,7 @@ from ironflow.model.transition import (
 )
 from ironflow.model.wait import TIMER, WaitRow
 from ironflow.store.base import Store
+from ironflow.store.dialect import SHARED, load
 
 TTL = 60_000
 #: A lease given this long has expired at once.
@@ -184,3 +190,21 @@ async def peek_one(store: Store, route: str = "order") -> RunHead:
     """The next segment of a route; the test fails where there is none."""
     (head,) = await store.peek([route], 1)
     return head
+
+
+async def plan_of(url: str, name: str, values: dict[str, Any]) -> str:
+    """How a database would answer a named statement: with an index wherever one can serve."""
+    if url.startswith("sqlite"):
+        named = {key: json.dumps(value) if isinstance(value, list) else value for key, value in values.items()}
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite:
+            found = lite.execute(f"explain query plan {load('sqlite', *SHARED)[name].text}", named)
+            return "\n".join(row[3] for row in found)
+    statement = load("postgres", *SHARED)[name]
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            await connection.fetch(load("postgres", "columns", "postgres_loops")["straight"].text)
+            rows = await connection.fetch(f"explain {statement.text}", *statement.arguments(values))
+    finally:
+        await connection.close()
+    return "\n".join(row[0] for row in rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.store.build import HOUR, activate, answer, answers, changed, create, leave, peek_one, start, timer
+import asyncio
+
+from tests.store.build import HOUR, activate, answer, answers, changed, create, leave, peek_one, plan_of, start, timer
 from tests.store.conftest import Open
 
 from ironflow.model.transition import APPLIED, LOST
@@ -65,6 +67,27 @@ async def test_a_reservation_that_is_given_back_can_be_taken_by_others(store: St
     await store.unreserve([(one.run_id, str(one.reservation)), (two.run_id, "a wrong token")])
     assert await ids(store, "order") == ["r1"]
     assert await answer(store, activate(one, 2)) == LOST
+
+
+async def test_a_session_is_told_what_it_was_promised_and_has_not_taken_and_of_nobody_elses(store: Store) -> None:
+    await answers(store, *[create(f"r{n}") for n in range(5)])
+    taken, given_back, open_ = await store.reserve(["order"], 3, "s1", HOUR)
+    (late,) = await store.reserve(["order"], 1, "s1", -1)
+    (theirs,) = await store.reserve(["order"], 1, "s2", HOUR)
+    assert await answer(store, activate(taken, 2)) == APPLIED
+    await store.unreserve([(given_back.run_id, str(given_back.reservation))])
+    mine = sorted((head.run_id, head.reservation) for head in (open_, late))
+    assert sorted(await store.reservations("s1")) == mine, "one that has run out is still in its way"
+    assert await store.reservations("s2") == [(theirs.run_id, theirs.reservation)]
+    assert await store.reservations("s3") == []
+    await store.unreserve(await store.reservations("s1"))
+    assert await store.reservations("s1") == []
+
+
+async def test_what_a_session_was_promised_is_found_without_reading_a_backlog(store: Store, store_url: str) -> None:
+    await asyncio.gather(*(answer(store, create(f"r{n}")) for n in range(300)))
+    await store.reserve(["order"], 2, "s1", HOUR)
+    assert "dispatch_queue_due" in await plan_of(store_url, "reservations", {"session_id": "s1"})
 
 
 async def test_expired_reservations_are_found(store: Store) -> None:

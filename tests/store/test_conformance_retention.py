@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import asyncpg
 import pytest
-from tests.store.build import answer, answers, changed, create, ended, leave, start, timer
+from tests.store.build import answer, answers, changed, create, ended, leave, plan_of, start, timer
 from tests.store.conftest import Open
 
 from ironflow.errors import InvalidTransition, RunNotFound
@@ -17,7 +18,6 @@ from ironflow.model.scope import DEFAULT, Scope
 from ironflow.model.transition import APPLIED, Locked, Transition
 from ironflow.store import connect
 from ironflow.store.base import INLINE_PAYLOAD, Deleted, Store
-from ironflow.store.dialect import SHARED, load
 from ironflow.store.reader import RunFilter
 
 OTHER = Scope("other", "test")
@@ -151,7 +151,7 @@ async def execute(url: str, *statements: str) -> Any:
     """What somebody else's program does to the database; returns what the last statement gave."""
     found: Any = None
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as lite:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as lite, lite:
             for statement in statements:
                 found = lite.execute(statement).fetchall()
         return found
@@ -212,20 +212,13 @@ async def test_a_page_ends_at_its_last_find(store: Store) -> None:
 async def test_looks_and_deletions_walk_indexes_and_no_whole_table(store: Store, store_url: str) -> None:
     """Of tables that nobody has analysed: a young database is what planners are wrong about."""
     await asyncio.gather(*(answer(store, create(f"r{n}")) for n in range(300)))
-    known = load(store.dialect, *SHARED)
     named: dict[str, Any] = {
         "org": "default", "environment": "default", "created_by": 1 << 50, "after_at": 0, "after_id": "",
         "until_at": 1 << 50, "until_id": "", "ended_before": 1 << 50, "page": 100, "limit": 10,
     }  # fmt: skip
     names = ("page_end", "expired_trees", "lock_expired", "descendants", "lock_ended", "delete_journals", "delete_runs")
     for name in names:
-        if store.dialect == "sqlite":
-            with sqlite3.connect(store_url.removeprefix("sqlite:///")) as lite:
-                plan = lite.execute(f"explain query plan {known[name].text}", {**named, "ids": '["r1","r2"]'})
-                lines = [row[3] for row in plan]
-        else:
-            lines = await postgres_plan(store_url, known[name], {**named, "ids": ["r1", "r2"]})
-        text = "\n".join(lines)
+        text = await plan_of(store_url, name, {**named, "ids": ["r1", "r2"]})
         assert "SCAN runs" not in text, text
         assert "Seq Scan on" not in text, text
         if name in ("page_end", "expired_trees"):
@@ -234,17 +227,6 @@ async def test_looks_and_deletions_walk_indexes_and_no_whole_table(store: Store,
             assert "Sort" not in text, text
         elif name != "delete_journals":
             assert "runs_created" not in text, text
-
-
-async def postgres_plan(url: str, statement: Any, named: dict[str, Any]) -> list[str]:
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction():
-            await connection.fetch(load("postgres", "columns", "postgres_loops")["straight"].text)
-            found = await connection.fetch(f"explain {statement.text}", *statement.arguments(named))
-    finally:
-        await connection.close()
-    return [row[0] for row in found]
 
 
 # ---- others at the same time

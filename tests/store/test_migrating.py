@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,9 @@ def script(dialect: str) -> str:
 
 
 def _sqlite(path: Path) -> str:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements(script("sqlite")):
             connection.execute(statement)
-    connection.close()
     return f"sqlite:///{path}"
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,8 @@ async def test_a_file_with_a_table_of_our_name_that_is_not_ours_is_refused_and_l
     tmp_path: Path, table: str, read_only: bool
 ) -> None:
     file = tmp_path / "app.db"
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(f"create table {table}")
-    connection.close()
     before = file.read_bytes()
     with pytest.raises(StoreCorrupt, match=r"is not an Ironflow database: another program's tables are in it"):
         await connect(f"sqlite:///{file}", read_only=read_only)
@@ -83,9 +83,8 @@ async def test_a_program_and_ironflow_may_share_a_file_whoever_made_it(tmp_path:
     url = f"sqlite:///{tmp_path}/iron.db"
     if first == "ours":
         await _make(url)
-    with sqlite3.connect(tmp_path / "iron.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "iron.db")) as connection, connection:
         connection.execute("create table orders (id integer primary key)")
-    connection.close()
     if first == "theirs":
         await _make(url)
     for read_only in (False, True):

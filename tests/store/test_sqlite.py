@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,19 +32,20 @@ def path_of(store: Store) -> Path:
     return Path(store.name.removeprefix("sqlite:///"))
 
 
-def other_program(store: Store) -> sqlite3.Connection:
+@contextlib.contextmanager
+def other_program(store: Store) -> Iterator[sqlite3.Connection]:
     """A connection that knows nothing of ours: another program with the file open."""
-    return sqlite3.connect(path_of(store), isolation_level=None, timeout=0)
+    with contextlib.closing(sqlite3.connect(path_of(store), isolation_level=None, timeout=0)) as program:
+        yield program
 
 
 # ---- what is in the file
 async def test_the_file_is_a_durable_wal_database(sqlite: Store) -> None:
-    other = other_program(sqlite)
-    assert other.execute("pragma journal_mode").fetchone() == ("wal",)
-    applied = other.execute("select version, name from ironflow_migrations").fetchall()
+    with other_program(sqlite) as other:
+        assert other.execute("pragma journal_mode").fetchone() == ("wal",)
+        applied = other.execute("select version, name from ironflow_migrations").fetchall()
     assert applied[:2] == [(1, "foundation"), (2, "cluster")]
     assert [version for version, _ in applied] == list(range(1, len(applied) + 1))
-    other.close()
     writing = sqlite._writer._connection  # type: ignore[attr-defined]
     assert writing.execute("pragma synchronous").fetchone() == (2,), "FULL: what was answered is on the disk"
 
@@ -135,10 +137,8 @@ async def test_others_have_their_turn_while_single_events_are_read(sqlite: Store
 # ---- files that cannot be used
 async def test_a_database_of_a_newer_release_is_refused(sqlite_url: str, tmp_path: Path) -> None:
     await (await connect(sqlite_url)).close()
-    other = sqlite3.connect(tmp_path / "iron.db")
-    other.execute("insert into ironflow_migrations values (99, 'future', 1)")
-    other.commit()
-    other.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "iron.db")) as other, other:
+        other.execute("insert into ironflow_migrations values (99, 'future', 1)")
     for read_only in (False, True):
         with pytest.raises(StoreTooNew, match="schema 99"):
             await connect(sqlite_url, read_only=read_only)
@@ -220,18 +220,18 @@ async def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(sqlite
 
 async def test_a_foreign_program_that_holds_the_file_for_a_moment_is_waited_for(sqlite: Store) -> None:
     await answer(sqlite, start("r1"))
-    other = other_program(sqlite)
-    other.execute("begin immediate")
     sqlite._committer._mean_s = 0.0  # type: ignore[attr-defined]  # so that the loop tries it first
     await asyncio.sleep(0)
     tried: list[str] = []
     sqlite._writer._connection.set_trace_callback(tried.append)  # type: ignore[attr-defined]
-    waiting = asyncio.ensure_future(answer(sqlite, append("r1", 4)))
-    await until(lambda: f"pragma busy_timeout={BUSY_MS}" in tried[:-1], "SQLite waits, and the loop goes on meanwhile")
-    assert not waiting.done()
-    other.execute("rollback")
-    assert await waiting == APPLIED
-    other.close()
+    waits = f"pragma busy_timeout={BUSY_MS}"
+    with other_program(sqlite) as other:
+        other.execute("begin immediate")
+        waiting = asyncio.ensure_future(answer(sqlite, append("r1", 4)))
+        await until(lambda: waits in tried[:-1], "SQLite waits, and the loop goes on meanwhile")
+        assert not waiting.done()
+        other.execute("rollback")
+        assert await waiting == APPLIED
 
 
 async def test_a_foreign_program_that_keeps_the_file_is_an_error_and_no_hang(
@@ -239,16 +239,15 @@ async def test_a_foreign_program_that_keeps_the_file_is_an_error_and_no_hang(
 ) -> None:
     await answer(sqlite, start("r1"))
     monkeypatch.setattr("ironflow.store.sqlite_writer.BUSY_MS", 20)
-    other = other_program(sqlite)
-    other.execute("begin immediate")
-    for live in (0, 5):
-        sqlite.concurrent_writers = live
-        with pytest.raises(StoreUnreachable, match="locked by another program"):
-            await answer(sqlite, append("r1", 4))
-        with pytest.raises(StoreUnreachable):
-            await sqlite.decide(["r1"], lambda locked: None)
-    other.execute("rollback")
-    other.close()
+    with other_program(sqlite) as other:
+        other.execute("begin immediate")
+        for live in (0, 5):
+            sqlite.concurrent_writers = live
+            with pytest.raises(StoreUnreachable, match="locked by another program"):
+                await answer(sqlite, append("r1", 4))
+            with pytest.raises(StoreUnreachable):
+                await sqlite.decide(["r1"], lambda locked: None)
+        other.execute("rollback")
     assert await answer(sqlite, append("r1", 4)) == APPLIED
 
 
@@ -307,11 +306,11 @@ async def test_a_crowd_shares_commits(sqlite: Store, monkeypatch: pytest.MonkeyP
 
 
 # ---- time
-async def test_time_does_not_follow_a_clock_that_is_set_back(sqlite_url: str, open_store: Open) -> None:
+async def test_time_does_not_follow_a_clock_that_is_set_back_a_little(sqlite_url: str, open_store: Open) -> None:
     clock = [1_000_000]
     store = await open_store(sqlite_url, clock=lambda: clock[0])
     assert await answer(store, start("r1")) == APPLIED
-    clock[0] = 400_000
+    clock[0] = 997_000
     assert store.now() == 1_000_000
     await answer(store, append("r1", 4))
     clock[0] = 1_000_500
@@ -322,16 +321,8 @@ async def test_time_does_not_follow_a_clock_that_is_set_back(sqlite_url: str, op
 async def test_a_store_that_is_opened_later_starts_where_the_last_one_was(sqlite_url: str, open_store: Open) -> None:
     first = await open_store(sqlite_url, clock=lambda: 1_000_000)
     await first.open_session(session(first))
-    second = await open_store(sqlite_url, clock=lambda: 900_000)
+    second = await open_store(sqlite_url, clock=lambda: 997_000)
     assert second.now() == 1_000_000
-
-
-async def test_a_stored_time_that_cannot_be_true_is_not_waited_for(sqlite_url: str, open_store: Open) -> None:
-    year = 365 * 24 * 3_600_000
-    first = await open_store(sqlite_url, clock=lambda: year)
-    await first.open_session(session(first))
-    second = await open_store(sqlite_url, clock=lambda: 900_000)
-    assert second.now() == 900_000
 
 
 async def test_a_due_time_is_reached_when_the_clock_says_so(sqlite_url: str, open_store: Open) -> None:

@@ -31,11 +31,9 @@ def buy(item: str) -> Any:
 
 
 async def bought(store: Store) -> list[str]:
-    other = other_program(store)
-    other.execute(SHOP)
-    found = [item for (item,) in other.execute("select item from shop order by 1")]
-    other.close()
-    return found
+    with other_program(store) as other:
+        other.execute(SHOP)
+        return [item for (item,) in other.execute("select item from shop order by 1")]
 
 
 async def test_the_writes_and_the_completion_commit_together(sqlite: Store) -> None:

@@ -7,7 +7,7 @@ and exits the same on either: what differs is behind this interface and nowhere 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -65,8 +65,10 @@ class Backend(Protocol):
         ...
 
     async def journal(self, run_id: str, after: int) -> list[Event]: ...
-    def follow(self, run_id: str) -> AsyncIterator[list[Event]]:
-        """Pages of a run's journal as they come; an empty one, or the end, when there is nothing new at the moment."""
+    def follow(self, run_id: str) -> AsyncGenerator[list[Event], None]:
+        """Pages of a run's journal as they come; an empty one, or the end, when there is nothing new at the moment.
+        Who leaves before the end closes it.
+        """
         ...
 
     async def holds(self, run_id: str) -> list[Hold]: ...
@@ -94,6 +96,10 @@ class Backend(Protocol):
     # ---- capacity and audit
     async def leases(self) -> list[LeaseRow]: ...
     async def sessions(self) -> list[SessionRow]: ...
+    def living(self, sessions: list[SessionRow]) -> list[SessionRow]:
+        """Those of them whose processes are not proven to be gone, as far as that can be seen from here."""
+        ...
+
     async def queue(self, limit: int) -> list[QueueRow]: ...
     async def lanes(self) -> list[dict[str, Any]]: ...
     async def stats(self) -> dict[str, Any]:

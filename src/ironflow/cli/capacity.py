@@ -55,15 +55,19 @@ def sessions(
     key_file: KeyFileOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the live worker processes with their free slots, their tags and what they serve."""
+    """List the live worker processes with their free slots, their tags and what they serve.
+
+    One that is `gone` has died on this host a moment ago: it is listed until somebody has taken back what it held.
+    """
 
     async def command(backend: Backend) -> None:
         def draw(screen: Console, rows: list[SessionRow]) -> None:
-            now = backend.now()
+            now, live = backend.now(), {one.session_id for one in backend.living(rows)}
             heads = ("WORKER", "HOST", "PID", "FREE", "BEAT", "TAGS", "WORKFLOWS")
             made = Listing(*heads, shrink=("WORKFLOWS", "HOST", "TAGS"))
             for row in rows:
                 free = "leaves" if row.draining else f"{row.credits}/{row.slots}"
+                free = free if row.session_id in live else "gone"
                 names = ", ".join(map(_route, split_routes(row.routes)))
                 tags = ", ".join(Serves.from_json(row.scope, row.serves).tags)
                 beat = times.ago(row.heartbeat_at, now)

@@ -12,6 +12,7 @@ from ironflow.cli.database import DbOption, JsonOption, answer
 from ironflow.cli.inputs import InputOption
 from ironflow.engine import views
 from ironflow.errors import InvalidInput, WorkflowUnknown
+from ironflow.model.moment import ms_of
 
 if TYPE_CHECKING:
     from ironflow.context.workflows import Workflow
@@ -31,7 +32,7 @@ IdempotencyOption = Annotated[
 ConcurrencyOption = Annotated[
     str | None, typer.Option(help="Refused while a live run holds this key.", show_default=False)
 ]
-PriorityOption = Annotated[int | None, typer.Option(help="-100 to 100, higher first.", show_default=False)]
+PriorityOption = Annotated[int | None, typer.Option(metavar="N", help="-100 to 100, higher first.", show_default=False)]
 TagOption = Annotated[
     list[str] | None, typer.Option(help="A tag the worker must carry; repeatable.", show_default=False)
 ]
@@ -71,7 +72,8 @@ def create(
     """Create a run and print its id. It is durable when this returns, and executes when a worker takes it.
 
     With a workflow's NAME instead of its code, what its workers have registered of it applies (version, tags,
-    priority, lanes, time limit). An input that could never fit is refused; the worker checks the rest.
+    priority, lanes, time limit). An input that could never fit, or has a field that the workflow does not know, is
+    refused; the worker checks the rest.
     """
 
     def start() -> Start:
@@ -97,15 +99,29 @@ async def _create(where: Where, target: str, given: Any, options: Start, *, as_j
     """Create the run and tell it. Code that cannot be loaded is told before anything is opened."""
     workflow = _loaded(target) if _is_code(target) else None
     async with where.open(make=True) as backend:
+        _check_deadline(options, backend.now())
         found = workflow or await _by_name(backend, where, target)
-        if isinstance(found, str):
-            value = None if given is inputs.MISSING else given
+        if isinstance(found, dict):
+            value = inputs.named_input(target, (found["definition"] or {}).get("input_schema"), given)
         else:
             value = inputs.typed_input(found.spec, given)
-        row, created = await backend.create(found, value, options)
+        row, created = await backend.create(target if isinstance(found, dict) else found, value, options)
         _tell(row, new=created, as_json=as_json)
         file = "FILE" if workflow is None else target
         await advice.tell(backend, where, row.run_id, file, as_json=as_json)
+
+
+def _check_deadline(options: Start, now: int) -> None:
+    """Refuse a deadline by which a run could only fail. `now`: ms, by the clock that the run will live by."""
+    deadline, at = options.get("deadline"), options.get("at")
+    if deadline is None:
+        return
+    if ms_of(deadline) <= now:
+        hint = "The run could only fail. Give a time that lies ahead, such as +30m."
+        raise InvalidInput(f"--deadline: {deadline.isoformat()} has passed", hint=hint)
+    if at is not None and deadline <= at:
+        hint = "The run could only fail. Give a deadline that lies behind --at, or leave one of them out."
+        raise InvalidInput("--deadline is not later than --at, before which the run does not start", hint=hint)
 
 
 def _tell(row: RunRow, *, new: bool, as_json: bool) -> None:
@@ -129,11 +145,11 @@ def _loaded(target: str) -> Workflow[Any, Any]:
     return load_one(target)
 
 
-async def _by_name(backend: Backend, where: Where, name: str) -> Workflow[Any, Any] | str:
-    """The name, if workers have registered it; if none has, the workflow of the module of that name."""
-    known = {row["name"] for row in await backend.workflows()}
+async def _by_name(backend: Backend, where: Where, name: str) -> Workflow[Any, Any] | dict[str, Any]:
+    """What workers have registered of a name, as plain data; if none has, the workflow of the module of that name."""
+    known = {row["name"]: row for row in await backend.workflows()}
     if name in known:
-        return name
+        return views.plain(known[name])
     try:
         return _loaded(name)
     except InvalidInput as error:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,12 +20,16 @@ from ironflow.address import has_a_form, not_an_address, redact_url, sqlite_path
 from ironflow.cli import completing, exits
 from ironflow.cli.output import visible
 from ironflow.config import Settings
-from ironflow.errors import IronflowError
+from ironflow.errors import IronflowError, StoreError
 from ironflow.store import connect
 from ironflow.store.base import Store
 from ironflow.store.migrate import nothing_there
 
 T = TypeVar("T")
+
+_VARIABLE: Final = "IRONFLOW_DATABASE_URL"
+#: How hints call what names a database: they are made where nobody knows of a command line, or of another name.
+_NAMED_BY: Final = re.compile(rf"--db or {_VARIABLE}|{_VARIABLE}(?: or --db)?")
 
 DbOption = Annotated[
     str | None,
@@ -83,9 +88,26 @@ def say_no_server(url: str | None, settings: Settings) -> None:
 
 
 def _origin(url: str | None) -> str:
+    """What named the database that a command works on. `url`: what `--db` was given."""
     if url is not None:
         return "--db"
-    return "IRONFLOW_DATABASE_URL" if os.environ.get("IRONFLOW_DATABASE_URL", "").strip() else "ironflow.toml"
+    if os.environ.get(_VARIABLE, "").strip():
+        return _VARIABLE
+    return "ironflow.toml" if Settings.load().database_url != Settings().database_url else f"--db or {_VARIABLE}"
+
+
+@contextmanager
+def hints_for(url: str | None) -> Iterator[None]:
+    """Around what opens a database: the hint of an error names what named the database, and nothing that did not.
+
+    Args:
+        url: what `--db` was given. Without it, the variable or `ironflow.toml`; where nothing did, what could.
+    """
+    try:
+        yield
+    except StoreError as error:
+        error.hint = _NAMED_BY.sub(_origin(url), error.hint or "") or None
+        raise
 
 
 @asynccontextmanager
@@ -156,7 +178,8 @@ def on_store(
     async def whole() -> int | None:
         settings = settings_for(url)
         say_no_server(url, settings)
-        async with opened(settings.database_url, write=write, make=make) as store:
-            return await command(store)
+        with hints_for(url):
+            async with opened(settings.database_url, write=write, make=make) as store:
+                return await command(store)
 
     answer(whole, as_json=as_json)

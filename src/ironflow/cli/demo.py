@@ -27,11 +27,13 @@ def demo(
 ) -> None:
     """See a worker killed in the middle of a step, and the run finished by another one."""
     from ironflow.cli import exits
+    from ironflow.cli.stopping import like_ctrl_c
     from ironflow.demo import main
     from ironflow.errors import IronflowError
 
     try:
-        code = main(db, postgres, json)
+        with like_ctrl_c():
+            code = main(db, postgres, json)
     except IronflowError as error:  # the address of no database, or of one that cannot be used
         code = exits.say(error, as_json=json)
     if code:

@@ -42,6 +42,8 @@ BROKEN_PIPE = 128 + 13
 UNPRINTED = 74
 #: EX_TEMPFAIL of sysexits.h: nothing is lost, the same command goes on.
 INTERRUPTED = 75
+#: How a shell tells of a process that SIGINT (2) has ended.
+STOPPED = 128 + 2
 
 #: What the exit codes mean, for the help text.
 MEANINGS = {
@@ -53,8 +55,9 @@ MEANINGS = {
     STORE: "the database or the server is unreachable or failed; the database is too new or damaged",
     PAUSED: "the run is paused",
     ACCESS: "the key for the server is missing, wrong or revoked, or may not do this",
-    UNPRINTED: "the output could not be written (a full disk)",
+    UNPRINTED: "the output could not be written (a full disk, a closed stdout)",
     INTERRUPTED: "interrupted by a signal; run again to resume",
+    STOPPED: "Ctrl-C before it had begun",
 }
 
 _OF_STATE = {runs.FAILED: FAILED, runs.CANCELLED: CANCELLED, runs.PAUSED: PAUSED}
@@ -70,7 +73,7 @@ _OF_ERROR: tuple[tuple[type[IronflowError], int], ...] = (
 )
 
 #: What writing to stdout fails with. Writing to a database with the same becomes an error of ours.
-_UNPRINTABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_UNPRINTABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 def of_state(state: str) -> int:

@@ -8,7 +8,7 @@ run is under way is what `runs get` says of it afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from ironflow.model import journal as j
 from ironflow.model import run as runs
@@ -25,7 +25,7 @@ PAGE = 500
 
 async def events(
     store: Store, run_id: str, after: int = 0, wake: asyncio.Event | None = None
-) -> AsyncIterator[list[Event]]:
+) -> AsyncGenerator[list[Event], None]:
     """Pages of a run's journal, as they come, for ever; an empty one when there was nothing new.
 
     Args:

@@ -1,9 +1,9 @@
 """The help as a person reads it: typer's own, without the signs of its inside.
 
 Owns what is put right on the made tree of commands: lines of paragraphs are joined, because those of the source fit no
-terminal; the kind of a value is said where it has to be typed, by its name (`--id ID`), and not where nothing is typed
-(`<bool>` behind a switch) or where the name says it (`<list[str]>` behind `RUN...`); and nothing is cut, however narrow
-the terminal.
+terminal; the kind of a value is said where it has to be typed, in one word (`--worker-tag TAG`), and not where nothing
+is typed (`<bool>` behind a switch) or where the name says it (`<list[str]>` behind `RUN...`); and nothing is cut,
+however narrow the terminal.
 """
 
 from __future__ import annotations
@@ -26,13 +26,20 @@ def readable(command: Any, parent: Any = None) -> Any:
         elif parameter.is_flag:
             parameter.metavar = ""
         elif parameter.metavar is None:
-            parameter.metavar = "N" if isinstance(getattr(parameter, "min", None), int) else parameter.name.upper()
+            parameter.metavar = _value(parameter)
     below = getattr(command, "commands", {})
     if not below:
         _fit(command)
     for one in below.values():
         readable(one, context)
     return command
+
+
+def _value(option: Any) -> str:
+    """What stands for the value of an option: N for a number, else the last word of its name, which says what it is.
+    The whole name would make the column that all options share as wide as the longest.
+    """
+    return "N" if isinstance(getattr(option, "min", None), int) else str(option.name).rpartition("_")[2].upper()
 
 
 def _fit(command: Any) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 UNTIL = {
     "EXECUTING": ("its lease ends {}, unless it is renewed", "its lease ended {}"),
     "STEP_RETRY": ("the next try is due {}", "the next try was due {}"),
+    "WORKER_DEAD": ("it ends {}", "it ended {}"),
     "LEASE_EXPIRED": ("it ends {}", "{}"),
     "WAITING": ("due {}", "due {}"),
     "RESERVED": ("the promise ends {}", "the promise ended {}"),

@@ -53,6 +53,8 @@ def read_input(text: str | None) -> Any:
         raise InvalidInput(f"the input cannot be read from {source}: {error}", hint=hint) from error
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=journal.finite)
+    except RecursionError as error:
+        raise InvalidInput(f"the input from {source} is nested too deeply to be read", hint="") from error
     except ValueError as error:
         raise InvalidInput(
             f"the input from {source} is no JSON: {error}",
@@ -81,13 +83,7 @@ def typed_input(spec: WorkflowSpec, value: Any) -> Any:
         return spec.default
     try:
         typed = spec.input.validate(given, path="input")
-        unknown = spec.input.unknown_fields(given, path="input")
-        if unknown:
-            raise InvalidInput(
-                f"the input does not fit workflow {spec.name}: it has no field {', '.join(unknown)}",
-                hint=f"Expected: {shape(spec.input.annotation)}",
-                details={"fields": unknown},
-            )
+        _check_fields(spec.name, spec.input.unknown_fields(given, path="input"), shape(spec.input.annotation))
         return typed
     except PayloadError as error:
         wanted = f"Expected: {shape(spec.input.annotation)}"
@@ -99,6 +95,34 @@ def typed_input(spec: WorkflowSpec, value: Any) -> Any:
             hint=wanted,
             details=error.details,
         ) from error
+
+
+def named_input(name: str, schema: dict[str, Any] | None, value: Any) -> Any:
+    """The input of a workflow that is known by its name and by the schema that its workers declared.
+
+    What else keeps it from fitting is found where the run is created, for whoever creates one. This is what only people
+    are held to, here as where the code is: see `codec.misfit`.
+
+    Raises:
+        InvalidInput: it has a field that the schema does not know.
+    """
+    from ironflow.codec.misfit import misfit, unnamed
+    from ironflow.codec.schema import shape_of
+
+    if value is MISSING:
+        return None
+    if schema is not None and misfit(schema, value, "input") is None:
+        _check_fields(name, unnamed(schema, value, "input"), shape_of(schema))
+    return value
+
+
+def _check_fields(workflow: str, unknown: list[str], expected: str) -> None:
+    if unknown:
+        raise InvalidInput(
+            f"the input does not fit workflow {workflow}: it has no field {', '.join(unknown)}",
+            hint=f"Expected: {expected}",
+            details={"fields": unknown},
+        )
 
 
 def pairs(texts: list[str] | None, what: str, form: str = "key=value") -> dict[str, str]:

@@ -1,7 +1,8 @@
 """A journal event as one line: when, what, of which step, and the one thing of its payload worth reading.
 
-Owns the choice of that one thing for each kind. Promises one line per event, of bounded length, for any payload: also
-for a kind that a newer release has written.
+Owns the choice of that one thing for each kind. Promises one line per event, for any payload: also for a kind that a
+newer release has written. It is of bounded length, but for an error: that is told whole, and once. One error is in the
+events of every try that met it, of the step, and of the run, which only refer to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ironflow.cli import times
 from ironflow.cli.follow import state_of
-from ironflow.cli.output import error_line, error_text, style_of, undone_lines
+from ironflow.cli.output import error_line, error_name, error_text, style_of, undone_lines
 from ironflow.cli.values import readable
 from ironflow.model import journal as j
 from ironflow.model.journal import Event
@@ -33,14 +34,61 @@ LONGEST = 200
 SEQ_WIDTH = 7
 
 
-def line(event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool = False) -> Text:
+class Printer:
+    """Prints events, one below the other.
+
+    Args:
+        screen: where.
+        seq: put the number of an event in front.
+        width: of the column of kinds.
+        brief: for a command that says at its end what the run failed with: an error is told in the one line of the
+            step it comes from, cut, and of what the run failed with there is only the name.
+    """
+
+    def __init__(self, screen: Console, *, seq: bool = True, width: int = LONGEST_KIND, brief: bool = False) -> None:
+        self._screen, self._seq, self._width, self._brief = screen, seq, width, brief
+        self._told: set[str] = set()
+
+    def show(self, event: Event) -> None:
+        """Print an event: its line, and below it what of an error does not fit into one.
+
+        A line that is too long for the terminal is cut, except of an error: that is left to the terminal to wrap.
+        """
+        error = _read(event).get("error")
+        instead = self._instead(event, error)
+        made = line(event, seq=self._seq, width=self._width, error=instead, whole=not self._brief)
+        if error:
+            self._screen.print(made, soft_wrap=True)
+        else:  # said here once more: what rich prints is a copy of the text, without its own settings
+            self._screen.print(made, no_wrap=True, overflow="ellipsis")
+        for rest in [] if self._brief else below(event, again=instead is not None):
+            self._screen.print(f"{'':>{SEQ_WIDTH if self._seq else 0}}{'':>14}{rest}", style="dim", soft_wrap=True)
+
+    def _instead(self, event: Event, error: Any) -> str | None:
+        """What is said in place of an error; None: it is told here."""
+        if not error:
+            return None
+        text, name = error_text(error), error_name(error)
+        if self._brief and event.kind in _SAID_AT_THE_END and name:
+            return name
+        above = f"{name}, as above" if name else "as above"
+        if text in self._told and len(above) < len(text):
+            return above
+        self._told.add(text)
+        return None
+
+
+def line(
+    event: Event, *, seq: bool = True, width: int = KIND_WIDTH, error: str | None = None, whole: bool = False
+) -> Text:
     """An event as one line.
 
     Args:
         event: what to show.
         seq: put its number in front.
         width: of the column of kinds.
-        brief: leave out what `show` says is left out.
+        error: said in place of the event's error.
+        whole: do not cut the line of an error.
     """
     from rich.text import Text
 
@@ -49,7 +97,7 @@ def line(event: Event, *, seq: bool = True, width: int = KIND_WIDTH, brief: bool
         text.append(f"{event.seq:>{SEQ_WIDTH - 2}}  ", style="dim")
     text.append(times.clock(event.at), style="dim")
     named = event.step_id is not None and ":" in event.step_id  # the places of notes and timers have no name
-    note = "" if brief and event.kind in _SAID_AT_THE_END else remark(event)
+    note = remark(event, error=error, whole=whole)
     kind = event.kind if len(event.kind) <= width else f"{event.kind[: width - 1]}…"
     kind = f"{kind:<{width}}" if named or note else kind
     text.append(f"  {kind}", style=style_of(state_of(event)))
@@ -66,41 +114,26 @@ def kind_width(screen: Console, longest: int = LONGEST_KIND) -> int:
     return max(KIND_WIDTH, longest) if screen.width >= WIDE else KIND_WIDTH
 
 
-def show(screen: Console, event: Event, *, seq: bool = True, width: int = LONGEST_KIND, brief: bool = False) -> None:
-    """Print an event: its line, and below it what of an error does not fit into one.
-
-    `brief`: for a command that says at its end what the run failed with: an error is told in the one line of the step
-    it comes from, and not again with what it led to. A line that is too long for the terminal is cut, except of an
-    error: that one is left to the terminal to wrap.
-    """
-    made = line(event, seq=seq, width=width, brief=brief)
-    if _read(event).get("error"):
-        screen.print(made, soft_wrap=True)
-    else:  # said here once more: what rich prints is a copy of the text, without its own settings
-        screen.print(made, no_wrap=True, overflow="ellipsis")
-    for rest in [] if brief else below(event):
-        screen.print(f"{'':>{SEQ_WIDTH if seq else 0}}{'':>14}{rest}", style="dim", soft_wrap=True)
-
-
-def below(event: Event) -> list[str]:
-    """The further lines of an event: of a message of several lines, or of an error that was cut, all; and what a run
-    that was undone left behind.
+def below(event: Event, *, again: bool = False) -> list[str]:
+    """The further lines of an event: of an error, those that are not in its line; and what a run that was undone left
+    behind. `again`: the error was told before.
     """
     data = _read(event)
-    text = error_text(data.get("error"))
-    lines = text.splitlines() if len(text) > LONGEST else text.splitlines()[1:]
+    lines = [] if again else error_text(data.get("error")).splitlines()
     undone = data.get("undo_errors") if event.kind in j.TERMINAL_KINDS else None
-    return [*lines, *(part for one in undone_lines(undone or {}) for part in one.splitlines())]
+    more = [part for one in undone_lines(undone or {}) for part in one.splitlines()]
+    return [*(lines[1:] if _REMARKS.get(event.kind) in (_error, _retry) else lines), *more]
 
 
-def remark(event: Event) -> str:
-    """The one thing in an event's payload that a reader of the line wants to know."""
+def remark(event: Event, *, error: str | None = None, whole: bool = False) -> str:
+    """The one thing in an event's payload that a reader of the line wants to know; arguments as of `line`."""
     data = _read(event)
     if data.keys() == {j.UNREADABLE}:
         found = f"cannot be read: {data[j.UNREADABLE]}"
     else:
-        found = _REMARKS.get(event.kind, _nothing)(data, event)
-    return found if len(found) <= LONGEST else f"{found[: LONGEST - 1]}…"
+        given = data if error is None else {**data, "error": error}
+        found = _REMARKS.get(event.kind, _nothing)(given, event)
+    return found if len(found) <= LONGEST or (whole and data.get("error")) else f"{found[: LONGEST - 1]}…"
 
 
 def _read(event: Event) -> dict[str, Any]:

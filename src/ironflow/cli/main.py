@@ -11,8 +11,8 @@ import os
 import sys
 
 _EXECUTES = frozenset({"run", "worker", "demo", "serve"})
-#: How a shell tells of a process that SIGINT (2) has ended.
-_INTERRUPTED = 128 + 2
+#: How a shell tells of a process that SIGINT (2) has ended; `exits` explains it, and is not imported yet.
+_STOPPED = 128 + 2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,11 +25,36 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         the exit code; `ironflow.cli.exits` lists them.
     """
-    goes_on = argv is not None
-    if argv is None:
+    try:
+        if argv is not None:
+            return _command(argv, goes_on=True)
+        open_missing()
         argv = sys.argv[1:]
         if _EXECUTES & set(argv[:1]):
             fix_hash_seed()
+        return _command(argv, goes_on=False)
+    except KeyboardInterrupt:  # what is imported first takes a moment
+        return _STOPPED
+
+
+def open_missing() -> None:
+    """Put something in the place of a closed stdin, stdout or stderr: what is opened next would take its number, and
+    be written to in its stead.
+
+    A command whose stdout is closed fails as one whose stdout is full: it does its work, and says that it is unheard.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one. What is written to a file that is open for reading is refused.
+            os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _command(argv: list[str], *, goes_on: bool) -> int:
+    """Run it. `goes_on`: the process has more to do afterwards."""
     from ironflow.cli import exits, stdout
 
     try:
@@ -65,8 +90,8 @@ def _run(argv: list[str]) -> int:
         _plain_help()
     try:
         code = command().main(argv, prog_name="ironflow", standalone_mode=False)
-    except (typer.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
+    except typer.Abort:
+        return _STOPPED
     except Exception as error:
         if not hasattr(error, "format_message"):  # a usage error of the parser knows how to say itself
             raise

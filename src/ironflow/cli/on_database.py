@@ -5,12 +5,12 @@ What only some commands need is imported when they do: a list must not wait for 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ironflow.cli.database import opened, settings_for
+from ironflow.cli.database import hints_for, opened, settings_for
 from ironflow.cli.follow import events
 from ironflow.engine import commands, views
 from ironflow.engine.declared import Declared, unknown
@@ -20,6 +20,7 @@ from ironflow.model.ids import split_tags
 from ironflow.model.run import RunRow
 from ironflow.store.base import Store
 from ironflow.store.reader import RunFilter
+from ironflow.worker import evidence
 
 if TYPE_CHECKING:
     from ironflow.context.workflows import Workflow
@@ -37,8 +38,9 @@ _PAGE = 500
 async def database(url: str | None, *, write: bool, make: bool) -> AsyncIterator[OnDatabase]:
     """Open a database; arguments and errors as of `cli.database.opened`."""
     settings = settings_for(url)
-    async with opened(settings.database_url, write=write, make=make) as store:
-        yield OnDatabase(store, settings.max_payload_bytes)
+    with hints_for(url):
+        async with opened(settings.database_url, write=write, make=make) as store:
+            yield OnDatabase(store, settings.max_payload_bytes)
 
 
 class OnDatabase:
@@ -77,11 +79,11 @@ class OnDatabase:
     async def journal(self, run_id: str, after: int) -> list[Event]:
         return await self._store.journal(run_id, after)
 
-    def follow(self, run_id: str) -> AsyncIterator[list[Event]]:
+    def follow(self, run_id: str) -> AsyncGenerator[list[Event], None]:
         return events(self._store, run_id)
 
     async def holds(self, run_id: str) -> list[Hold]:
-        return await holds(self._store, run_id)
+        return await holds(self._store, run_id, evidence.living)
 
     async def steer(self, run_id: str, verb: str, **options: bool) -> dict[str, Any]:
         changed = await getattr(commands, verb)(self._store, run_id, commands.local_user(), **options)
@@ -128,6 +130,9 @@ class OnDatabase:
     async def sessions(self) -> list[SessionRow]:
         return await self._store.sessions()
 
+    def living(self, sessions: list[SessionRow]) -> list[SessionRow]:
+        return evidence.living(sessions)
+
     async def queue(self, limit: int) -> list[QueueRow]:
         return await self._store.queue(limit)
 
@@ -137,7 +142,7 @@ class OnDatabase:
     async def stats(self) -> dict[str, Any]:
         store = self._store
         leases, due = len(await store.leases()), await store.next_due()
-        return views.stats(await store.counts(), await store.sessions(), leases, due)
+        return views.stats(await store.counts(), self.living(await store.sessions()), leases, due)
 
     async def audits(self, limit: int, run_id: str | None) -> list[dict[str, Any]]:
         return await self._store.audits(limit, run_id)

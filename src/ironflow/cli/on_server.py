@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from ironflow.client import Client
@@ -52,9 +52,10 @@ class OnServer:
     async def journal(self, run_id: str, after: int) -> list[Event]:
         return await self._client.journal(run_id, after)
 
-    async def follow(self, run_id: str) -> AsyncIterator[list[Event]]:
-        async for event in self._client.events(run_id):
-            yield [event]
+    async def follow(self, run_id: str) -> AsyncGenerator[list[Event], None]:
+        async with aclosing(self._client.events(run_id)) as events:
+            async for event in events:
+                yield [event]
 
     async def holds(self, run_id: str) -> list[Hold]:
         return await self._client.why(run_id)
@@ -80,6 +81,9 @@ class OnServer:
 
     async def sessions(self) -> list[SessionRow]:
         return await self._client.sessions()
+
+    def living(self, sessions: list[SessionRow]) -> list[SessionRow]:
+        return sessions  # the locks that would tell are for the server to see
 
     async def queue(self, limit: int) -> list[QueueRow]:
         return await self._client.queue(limit)

@@ -6,6 +6,7 @@ those of `engine.views`, which the HTTP API shows, too. Tables are made in `list
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -110,7 +111,13 @@ def screen(*, stderr: bool = False) -> Console:
     colours: Any = None if os.environ.get("NO_COLOR") else "auto"
     made = Console(file=file, width=width, color_system=colours, highlight=False, emoji=False, markup=False)
     made.push_render_hook(OnlySigns(visible))
+    made.on_broken_pipe = _broken_pipe  # type: ignore[method-assign]
     return made
+
+
+def _broken_pipe() -> None:
+    """What nobody reads any more ends a table as it ends everything else; rich would end the process with 1."""
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class _Unpadded:
@@ -163,8 +170,13 @@ def error_text(error: Any) -> str:
         return ""
     if not isinstance(error, Mapping):
         return str(error)
-    name, message = str(error.get("type", "")).rpartition(".")[2], str(error.get("message", ""))
+    name, message = error_name(error), str(error.get("message", ""))
     return f"{name}: {message}" if name and message else name or message
+
+
+def error_name(error: Mapping[str, Any]) -> str:
+    """The class of a stored failure, without its module; "" where it does not say it."""
+    return str(error.get("type", "")).rpartition(".")[2]
 
 
 def error_code(error: dict[str, Any] | None) -> str:

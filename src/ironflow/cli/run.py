@@ -16,13 +16,13 @@ import typer
 
 from ironflow.cli import exits, holding, output, stdout, times
 from ironflow.cli.choice import Asked, check_fit, chosen, passed_over
-from ironflow.cli.database import DbOption, JsonOption, answer, say_no_server, settings_for
+from ironflow.cli.database import DbOption, JsonOption, answer, hints_for, say_no_server, settings_for
 from ironflow.cli.follow import Progress, events
 from ironflow.cli.inputs import InputOption, read_input
 from ironflow.cli.stopping import Signals, drain, leave
 from ironflow.engine import views
-from ironflow.engine.why import holds, paused, paused_because
-from ironflow.errors import InvalidInput, IronflowError
+from ironflow.engine.why import paused, paused_because
+from ironflow.errors import InvalidInput, IronflowError, RunFailed, unknown_effect
 from ironflow.model import journal as j
 from ironflow.model import run as states
 from ironflow.model import step as steps
@@ -69,8 +69,8 @@ def run(
 ) -> None:
     """Run a workflow to its end, or go on with the unfinished run of the same input.
 
-    The result goes to stdout, everything else to stderr, also what the workflow's own code prints. Ctrl-C lets what
-    executes finish and gives the run back; a second one stops now. Run again to resume.
+    The result goes to stdout, everything else to stderr, also what the workflow's own code prints. Ctrl-C, or a closed
+    terminal, lets what executes finish and gives the run back; a second Ctrl-C stops now. Run again to resume.
     """
 
     async def command() -> int:
@@ -84,7 +84,8 @@ def run(
         settings = settings_for(db, concurrency=concurrency)
         say_no_server(db, settings)
         asked = Asked(workflow, given, id, new)
-        return await _Errand(asked, settings, as_json=json).go()
+        with hints_for(db):
+            return await _Errand(asked, settings, as_json=json).go()
 
     answer(command, as_json=json)
 
@@ -144,7 +145,7 @@ class _Errand:
         progress, wake = Progress(), asyncio.Event()
         told = asyncio.ensure_future(_tell(engine, run_id, wake))
         named = asyncio.ensure_future(self._name_owner(engine, run_id))
-        held = asyncio.ensure_future(holding.watch(lambda: holds(engine.store, run_id), progress, self.view.held))
+        held = asyncio.ensure_future(holding.watch(lambda: engine.why(run_id), progress, self.view.held))
         asked_to_leave = asyncio.ensure_future(signals.wait(1))
         asked_to_leave.add_done_callback(lambda _: wake.set())
         leaving: asyncio.Future[bool] | None = None
@@ -218,6 +219,8 @@ class _Errand:
             self.view.say(trace, "dim")
         self._report_undone(view)
         retry = f"ironflow runs retry {row.run_id}"
+        if unknown_effect(error):
+            print(f"  {RunFailed.advice_unknown}", file=sys.stderr)
         if row.compensating_for is None:
             print(f"  After a fix, `{retry}` keeps the finished steps.", file=sys.stderr)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,17 +86,17 @@ def journal(
     """Print the journal of a run, one event per line."""
 
     async def command(backend: Backend) -> None:
-        from ironflow.cli.lines import kind_width, show
+        from ironflow.cli.lines import Printer, kind_width
 
         row = await find_run(backend, run)
         screen = output.screen()
         events = await backend.journal(row.run_id, after)
-        width = kind_width(screen, max((len(event.kind) for event in events), default=0))
+        printer = Printer(screen, width=kind_width(screen, max((len(event.kind) for event in events), default=0)))
         for event in events:
             if json:
                 output.emit(views.event(event))
             else:
-                show(screen, event, width=width)
+                printer.show(event)
 
     on_backend(Where(db, server, key_file), command, as_json=json)
 
@@ -114,29 +115,30 @@ def watch(
 
     async def command(backend: Backend) -> int:
         from ironflow.cli.follow import Progress
-        from ironflow.cli.lines import kind_width, show
+        from ironflow.cli.lines import Printer, kind_width
 
         row = await find_run(backend, run)
         screen, progress = output.screen(), Progress()
-        width = kind_width(screen)
+        printer = Printer(screen, width=kind_width(screen))
         if row.state == states.PENDING:  # nothing may happen for ever, which would look like a command that hangs
             await advice.tell(backend, where, row.run_id, as_json=json)
-        async for page in backend.follow(row.run_id):
-            for event in page:
-                progress.feed(event)
-                if event.seq <= after:
-                    continue
-                if json:
-                    output.emit(views.event(event))
-                else:
-                    show(screen, event, width=width)
-            if progress.ended and not page:
-                break
-            if progress.state == states.PAUSED and not await backend.journal(row.run_id, progress.view.last_seq):
-                because = paused_because(progress.view.hold, row.run_id)
-                if not json:
-                    output.screen(stderr=True).print(f"paused: {because}", style="yellow", soft_wrap=True)
-                break
+        async with aclosing(backend.follow(row.run_id)) as pages:
+            async for page in pages:
+                for event in page:
+                    progress.feed(event)
+                    if event.seq <= after:
+                        continue
+                    if json:
+                        output.emit(views.event(event))
+                    else:
+                        printer.show(event)
+                if progress.ended and not page:
+                    break
+                if progress.state == states.PAUSED and not await backend.journal(row.run_id, progress.view.last_seq):
+                    because = paused_because(progress.view.hold, row.run_id)
+                    if not json:
+                        output.screen(stderr=True).print(f"paused: {because}", style="yellow", soft_wrap=True)
+                    break
         return exits.of_state(progress.state)
 
     on_backend(where, command, as_json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from contextlib import AsyncExitStack
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ironflow.cli import exits, output, process, stdout
-from ironflow.cli.database import DbOption, JsonOption, answer, settings_for
+from ironflow.cli.database import DbOption, JsonOption, answer, hints_for, settings_for
 from ironflow.engine.commands import local_user
 from ironflow.errors import ConfigError
 from ironflow.extras import not_installed
 
 if TYPE_CHECKING:
+    from ironflow.cli.stopping import Signals
     from ironflow.config import Settings
+    from ironflow.errors import StoreGone
     from ironflow.store.base import Store
 
 log = logging.getLogger("ironflow.server")
@@ -56,7 +59,8 @@ def serve(
             _only_this_host(settings.listen_host)
         from ironflow.loading import load_all
 
-        return await _serve(settings, load_all(app) if app else {}, dev=dev, as_json=as_json)
+        with hints_for(db):
+            return await _serve(settings, load_all(app) if app else {}, dev=dev, as_json=as_json)
 
     answer(command, as_json=as_json, loop_factory=process.fast_loop())
 
@@ -75,6 +79,7 @@ def _only_this_host(host: str) -> None:
 
 async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as_json: bool) -> int:
     try:
+        from ironflow.server.api import DOCUMENT
         from ironflow.server.open_files import raise_limit
         from ironflow.server.serving import bind, serving
     except ModuleNotFoundError as error:
@@ -87,21 +92,21 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
 
     configure(settings)
     raise_limit(settings.max_streams)
-    listener = bind(settings.listen_host, settings.listen_port)
     orderly, engine = True, None
-    with Signals() as signals:
+    with bind(settings.listen_host, settings.listen_port) as listener, Signals() as signals:
         async with AsyncExitStack() as stack:
             node = await stack.enter_async_context(serving(settings, settings.database_url, listener, metrics=True))
             if workflows:
                 engine = await stack.enter_async_context(
                     Engine(settings=settings, workflows=workflows.values(), observation=node.observation)
                 )
-            facts = {"event": "ready", "url": _url(listener.getsockname()), "database": node.store.name}
+            url = _url(listener.getsockname())
+            facts = {"event": "ready", "url": url, "openapi": f"{url}{DOCUMENT}", "database": node.store.name}
             facts |= await _dev_keys(node.store) if dev else {}
             process.relax_collector()
             _say_ready({**facts, "workflows": sorted(workflows)}, as_json=as_json)
             await _warn_without_keys(node.store)
-            await signals.wait(1)
+            gone = await _until_told(signals, node.store)
             node.refuse()  # before the drain, which may take long: workers go to another node meanwhile
             output.tell({"event": "stopping"}, "stopping", as_json=as_json)
             if engine is not None and engine.worker is not None:
@@ -109,8 +114,19 @@ async def _serve(settings: Settings, workflows: dict[str, Any], *, dev: bool, as
                 engine.worker = None
     output.tell({"event": "stopped", "orderly": orderly}, "stopped", as_json=as_json)
     code = exits.OK if orderly else exits.INTERRUPTED
+    if gone is not None:
+        code = exits.say(gone, as_json=as_json)
     leave(code)
     return code
+
+
+async def _until_told(signals: Signals, store: Store) -> StoreGone | None:
+    """Return at the first signal, or (with the error) when the database is gone for good."""
+    told = asyncio.ensure_future(signals.wait(1))
+    waiting: set[asyncio.Future[Any]] = {told, store.gone}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    return store.gone.result() if store.gone.done() else None
 
 
 async def _warn_without_keys(store: Store) -> None:
@@ -143,7 +159,7 @@ def _url(address: Any) -> str:
 
 
 def _say_ready(facts: dict[str, Any], *, as_json: bool) -> None:
-    lines = [f"serving {facts['database']} on {facts['url']}"]
+    lines = [f"serving {facts['database']} on {facts['url']}", f"its API is described at {facts['openapi']}"]
     if facts["workflows"]:
         lines.append(f"executes {', '.join(facts['workflows'])}")
     if "admin_key" in facts:
@@ -151,5 +167,6 @@ def _say_ready(facts: dict[str, Any], *, as_json: bool) -> None:
             "keys for development, valid for 7 days and shown only now:",
             f"  clients  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['admin_key']}",
             f"  workers  export IRONFLOW_SERVER={facts['url']} IRONFLOW_API_KEY={facts['worker_key']}",
+            "  platform `ironflow apikey create --platform NAME` makes one, on the same database",
         ]
     output.tell(facts, "\n".join(lines), as_json=as_json)

@@ -55,8 +55,8 @@ def pause(
 ) -> None:
     """Hold runs where they are: no further step begins.
 
-    A body that executes is not stopped. Its result counts if the run is resumed and comes back to the same worker;
-    at any other worker the step executes again.
+    A body that executes right now goes on to its end in its worker, and its result counts only if that worker's process
+    still lives at the resume and takes the run again. Elsewhere the step counts as cut off, as after a crash.
     """
 
     _on_each(Where(db, server, key_file), run, "pause", "already paused", as_json=json)

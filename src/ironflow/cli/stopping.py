@@ -1,8 +1,12 @@
-"""Signals, counted: the first SIGINT or SIGTERM asks a process to leave in order, the second to leave now.
+"""Signals, counted: the first SIGINT, SIGTERM or SIGHUP asks a process to leave in order, the second to leave now.
 
 Promises that the second one works. A handler of the event loop runs only when the loop gets its turn, and code that
 spins gives it none; so these are handlers of the process, which Python calls between any two instructions, and a second
 signal that the loop does not hear of within a second ends the process.
+
+SIGHUP, by which a closed terminal is told, differs in three ways. Who starts a process with it ignored (`nohup`) means
+it to outlive the terminal, so it stays ignored. It is never the second signal: of one hangup both the kernel and the
+shell tell. And what is written to a terminal that is gone fails, which must not end a drain: it goes nowhere instead.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -21,7 +27,7 @@ from ironflow.cli.exits import INTERRUPTED
 if TYPE_CHECKING:
     from ironflow.worker.worker import Worker
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long a loop may take to hear of a signal, seconds.
 HEARS_WITHIN_S: Final = 1.0
 _FIRST_WORDS: Final = b"\ncode of a workflow or an async step does not give way yet; the same signal again stops now\n"
@@ -47,9 +53,10 @@ class Signals:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before: dict[signal.Signals, Any] = {}
+        self._terminals = _terminals()
 
     def __enter__(self) -> Signals:
-        for number in _SIGNALS:
+        for number in _heeded():
             self._before[number] = signal.signal(number, self._signalled)
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._not_heard)
         return self
@@ -63,7 +70,11 @@ class Signals:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Runs wherever the main thread is: nothing here may wait for a lock that it holds."""
-        self.count += 1
+        again = number == signal.SIGHUP and self.count > 0
+        self.count += not again  # before anything is called: within a call the next signal may be answered
+        _leave_terminals(self._terminals)
+        if again:
+            return
         signal.setitimer(signal.ITIMER_REAL, HEARS_WITHIN_S)
         self._loop.call_soon_threadsafe(self._hear)
 
@@ -96,6 +107,47 @@ class Signals:
     async def _tell(self) -> None:
         async with self._came:
             self._came.notify_all()
+
+
+@contextmanager
+def like_ctrl_c() -> Iterator[None]:
+    """While this is entered, each of the signals raises KeyboardInterrupt: all that has to be put away is."""
+    terminals = _terminals()
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        _leave_terminals(terminals)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _heeded() if number != signal.SIGINT}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _heeded() -> list[signal.Signals]:
+    """The signals that ask this process to leave."""
+    hangup_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in _SIGNALS if number != signal.SIGHUP or not hangup_ignored]
+
+
+def _terminals() -> list[int]:
+    """The descriptors of this process's output that are a terminal."""
+    own = stdout.descriptor()
+    return [number for number in (1, 2, *([] if own is None else [own])) if os.isatty(number)]
+
+
+def _leave_terminals(terminals: list[int]) -> None:
+    """Of these descriptors, let those write nowhere whose terminal is gone: it is no terminal any more."""
+    gone = [number for number in terminals if not os.isatty(number)]
+    if not gone:
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in gone:
+        os.dup2(nowhere, number, inheritable=number == 1 or number == 2)
+    os.close(nowhere)
+    terminals[:] = [number for number in terminals if number not in gone]
 
 
 async def drain(worker: Worker, signals: Signals, *, now_at: int) -> bool:

@@ -2,11 +2,12 @@
 
 It executes nothing itself, so that nothing an author's step does can take it down. A child that dies is
 replaced after a pause that doubles while deaths follow one another quickly: a worker that cannot start must
-not keep the machine busy. One whose key the servers refuse is replaced only where its key file holds another
-key by now: the same again would end the same. Nor is one whose command is wrong, unless it began once. Each
-child runs in a process group of its own, since Ctrl-C would otherwise reach it twice, from the terminal and
-from here, and the second signal means "now". And each holds the read end of a pipe: when the supervisor dies
-in whatever way, the pipe ends and the children leave in order.
+not keep the machine busy. Nor must one that the machine itself does not let start, for want of processes or
+memory: it is tried again in the same way. One whose key the servers refuse is replaced only where its key file
+holds another key by now: the same again would end the same. Nor is one whose command is wrong, unless it began
+once. Each child runs in a process group of its own, since Ctrl-C would otherwise reach it twice, from the
+terminal and from here, and the second signal means "now". And each holds the read end of a pipe: when the
+supervisor dies in whatever way, the pipe ends and the children leave in order.
 
 A worker tells on another pipe (`cli.words`) under which session a server knows it. When it ends in whatever way without
 having said goodbye there, that is reported: the parent of a process knows that it is gone, and what it held goes on
@@ -85,6 +86,9 @@ async def supervise(
 
     Returns:
         the exit code: 0 if every child left in order.
+
+    Raises:
+        Exception: whatever nobody foresaw while the children were kept; they are drained first.
     """
     read, write = os.pipe()
     obituary = _Obituary(reporting) if reporting is not None else None
@@ -94,32 +98,38 @@ async def supervise(
                 _Child([*arguments, *_metrics(settings, n)], n, worker_id, read, as_json, obituary)
                 for n in range(1, count + 1)
             ]
-            await asyncio.gather(*(child.start() for child in children))
-            if obituary is not None:
-                await obituary.open()
-            await _keep(children, signals)
-            limit_s = settings.drain_timeout_ms / 1000 + PATIENCE_S
-            # One that has died and was not replaced yet has been told of; it does not spoil the end of the others.
-            codes = await _drain([child for child in children if child.alive], signals, limit_s)
-            for child in children:
-                child.report()
-            if obituary is not None:
-                await obituary.close()
+            try:
+                await _keep(children, obituary, signals)
+            finally:
+                limit_s = settings.drain_timeout_ms / 1000 + PATIENCE_S
+                # One that has died and was not replaced yet has been told of; it does not spoil the end of the others.
+                codes = await _drain([child for child in children if child.alive], signals, limit_s)
+                for child in children:
+                    child.report()
+                if obituary is not None:
+                    await obituary.close()
     finally:
         os.close(read)
         os.close(write)
     return _code(children, codes)
 
 
-async def _keep(children: Sequence[_Child], signals: Signals) -> None:
-    """Keep them running until a signal comes, or none is left to be kept."""
+async def _keep(children: Sequence[_Child], obituary: _Obituary | None, signals: Signals) -> None:
+    """Start them and keep them running until a signal comes, none is left to be kept, or a keeper fails (raised)."""
     keepers = [asyncio.ensure_future(child.keep()) for child in children]
-    told, all_left = asyncio.ensure_future(signals.wait(1)), asyncio.gather(*keepers, return_exceptions=True)
+    if obituary is not None:
+        keepers.append(asyncio.ensure_future(obituary.open()))
+    told, all_left = asyncio.ensure_future(signals.wait(1)), asyncio.gather(*keepers)
     waiting: set[asyncio.Future[Any]] = {told, all_left}
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for one in (told, *keepers):
-        one.cancel()
-    await asyncio.gather(told, all_left, return_exceptions=True)
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in (told, *keepers):
+            one.cancel()
+        ends = await asyncio.gather(told, all_left, *keepers, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
 
 
 def _code(children: Sequence[_Child], codes: Sequence[int]) -> int:
@@ -226,8 +236,13 @@ class _Child:
         #: the exit code with which it ended because it may not work or cannot, so that it is not replaced
         self.refused: int | None = None
 
-    async def start(self) -> None:
-        """Start the process."""
+    async def _start(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the machine does not let it begin.
+        """
+        self.process = None
         # With the seed already fixed the child does not have to start itself again.
         environment = {**os.environ, PIPE_VARIABLE: str(self.pipe), "PYTHONHASHSEED": "0"}
         self._key = self._current_key()
@@ -243,7 +258,7 @@ class _Child:
                 stdout=stdout.descriptor(),
             )
         finally:
-            heard.started()
+            heard.started()  # where nobody does, the pipe has ended, and is closed here, too
 
     def report(self) -> None:
         """Report every session that the ended process left without a goodbye; its exit code says nothing about that."""
@@ -263,13 +278,13 @@ class _Child:
                 return True
         if code == exits.ACCESS and self._key is not None and self._current_key() in (None, self._key):
             self.refused = code
-            self._tell("refused", code, "is refused by the server and not started again")
+            self._tell("refused", "is refused by the server and not started again", code=code)
             return True
         # Later it may be a deployment under way: what it is to execute is half there for a moment, or its key.
         cannot_begin = code == exits.USAGE or (code == exits.ACCESS and self._key is None)
         if cannot_begin and not self._ever_began:
             self.refused = code
-            self._tell("refused", code, "cannot begin with this command and is not started again")
+            self._tell("refused", "cannot begin with this command and is not started again", code=code)
             return True
         return False
 
@@ -277,10 +292,16 @@ class _Child:
         return self.obituary.key() if self.obituary is not None else None
 
     async def keep(self) -> None:
-        """Replace the process each time it ends, until one was asked to leave by somebody else."""
+        """Start the process, and another one each time it ends, until one was asked to leave by somebody else."""
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
+            try:
+                await self._start()
+            except OSError as error:
+                why = error.strerror or str(error)
+                await self._rest("not_started", f"could not be started ({why}); it is tried again", error=why)
+                continue
             code = await self.ended()
             final = self._is_final(code)
             self.report()
@@ -289,16 +310,21 @@ class _Child:
             if loop.time() - started >= HEALTHY_S:
                 self.pause_s = BACKOFF_S[0]
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            pause_ms = round(self.pause_s * 1000)
-            self._tell("died", code, f"{how}; the next starts in {times.span(pause_ms)}", pause_ms=pause_ms)
-            await asyncio.sleep(self.pause_s)
-            self.pause_s = min(self.pause_s * 2, BACKOFF_S[1])
-            await self.start()
+            await self._rest("died", f"{how}; the next starts", code=code)
 
-    def _tell(self, event: str, code: int, text: str, **facts: int) -> None:
-        pid = self.process.pid if self.process is not None else 0
-        found = {"event": event, "number": self.number, "pid": pid, "code": code, **facts}
-        output.tell(found, f"worker {self.number} (pid {pid}) {text}", as_json=self.as_json)
+    async def _rest(self, event: str, how: str, **facts: int | str) -> None:
+        """Say why there is no process, and pause: each time for longer, until one has lived for a while."""
+        pause_ms = round(self.pause_s * 1000)
+        self._tell(event, f"{how} in {times.span(pause_ms)}", **facts, pause_ms=pause_ms)
+        await asyncio.sleep(self.pause_s)
+        self.pause_s = min(self.pause_s * 2, BACKOFF_S[1])
+
+    def _tell(self, event: str, text: str, **facts: int | str) -> None:
+        found, who = {"event": event, "number": self.number}, f"worker {self.number}"
+        if self.process is not None:
+            found["pid"] = self.process.pid
+            who = f"{who} (pid {self.process.pid})"
+        output.tell({**found, **facts}, f"{who} {text}", as_json=self.as_json)
 
     @property
     def alive(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ironflow.model import moment as moments
 
+#: Below this, ms, a part of a second counts.
+_CLOSE = 10_000
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
@@ -22,7 +24,7 @@ def span(ms: int) -> str:
     """A length of time in at most two units: "850ms", "3.2s", "4m 10s", "2d 3h"."""
     if ms < 1_000:
         return f"{max(ms, 0)}ms"
-    if ms < 10_000:
+    if ms < _CLOSE:
         return f"{ms / 1000:.1f}s"
     for i, (size, unit) in enumerate(_STEPS):
         if ms >= size:
@@ -34,15 +36,15 @@ def span(ms: int) -> str:
 
 
 def ago(ms: int | None, now: int) -> str:
-    """A time as seen from now: "12s ago", "just now", "in 5m"; "" where there is none.
+    """A time as seen from now: "12s ago", "just now", "in 5m", "in 300ms"; "" where there is none.
 
     What lies behind is told in whole units that have passed; what lies ahead in the nearest number of them, so that
-    `--at +10m` reads "in 10m" a moment later, too.
+    `--at +10m` reads "in 10m" a moment later, too, and what is close as a span: somebody waits for it.
     """
     if ms is None:
         return ""
     if ms > now:
-        return f"in {_nearest(ms - now)}"
+        return f"in {span(ms - now) if ms - now < _CLOSE else _nearest(ms - now)}"
     return f"{_passed(now - ms)} ago" if now - ms >= 1_000 else "just now"
 
 
@@ -53,7 +55,7 @@ def _passed(ms: int) -> str:
 
 def _nearest(ms: int) -> str:
     for (size, unit), (above, _) in zip(reversed(_STEPS), reversed(_STEPS[:-1]), strict=False):
-        count = max((ms + size // 2) // size, 1)
+        count = (ms + size // 2) // size
         if count * size < above:
             return f"{count}{unit}"
     size, unit = _STEPS[0]

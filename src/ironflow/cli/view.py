@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ironflow.cli import times
 from ironflow.cli.follow import Progress
 from ironflow.cli.holding import sentence
-from ironflow.cli.lines import KIND_WIDTH, remark, show
+from ironflow.cli.lines import KIND_WIDTH, Printer, remark
 from ironflow.cli.output import screen, state_text
 from ironflow.model import journal as j
 from ironflow.model import run as runs
@@ -75,6 +75,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.console = screen(stderr=True)
+        self._printer = Printer(self.console, seq=False, width=KIND_WIDTH, brief=True)
         self._hold: tuple[str, str] | None = None
 
     def live(self) -> AbstractContextManager[Any]:
@@ -86,7 +87,7 @@ class Lines:
     def update(self, progress: Progress, page: Iterable[Event]) -> None:
         for event in page:
             if event.kind not in _QUIET:
-                show(self.console, event, seq=False, width=KIND_WIDTH, brief=True)
+                self._printer.show(event)
 
     def held(self, hold: Hold | None) -> None:
         told = (hold.code, hold.message) if hold is not None else None

@@ -12,7 +12,7 @@ import typer
 
 from ironflow.cli import exits, output, process, stdout, times
 from ironflow.cli.backend import KeyFileOption
-from ironflow.cli.database import DbOption, answer, settings_for
+from ironflow.cli.database import DbOption, answer, hints_for, settings_for
 from ironflow.cli.run import ConcurrencyOption
 from ironflow.errors import Unauthenticated
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ironflow.cli.words import Words
     from ironflow.config import Settings
     from ironflow.context.workflows import Workflow
-    from ironflow.errors import AccessError
+    from ironflow.errors import IronflowError
     from ironflow.observe.observation import Observation
     from ironflow.worker.worker import Worker
 
@@ -100,8 +100,8 @@ def worker(
 
     Works on a database, or with --server for a server, which needs no more than its address and a worker key.
 
-    The first signal drains: nothing new is taken, what executes may finish, the rest is given back. The
-    second stops now. Nothing is lost either way.
+    The first signal drains: nothing new is taken, what executes may finish, the rest is given back. The second stops
+    now. Nothing is lost either way. A closed terminal drains, too (SIGHUP), except under nohup.
     """
 
     async def command() -> int:
@@ -124,9 +124,10 @@ def worker(
             return await supervise(arguments, processes, worker_id, settings, as_json=json, reporting=reporting)
         if servers:
             opened = _over_http(servers, _key(key_file), settings, workflows, worker_id, tag, words)
-        else:
+            return await _work(opened, settings, sorted(workflows), worker_id, words, as_json=json)
+        with hints_for(db):
             opened = _on_database(settings, workflows, worker_id, tag)
-        return await _work(opened, settings, sorted(workflows), worker_id, words, as_json=json)
+            return await _work(opened, settings, sorted(workflows), worker_id, words, as_json=json)
 
     # The supervisor only waits for its children.
     answer(command, as_json=json, loop_factory=process.fast_loop() if processes is None else None)
@@ -282,8 +283,8 @@ async def _work(
     return code
 
 
-async def _refused(worker: Worker, error: AccessError, *, as_json: bool) -> int:
-    """The key was taken back: stop at once, for nothing that executes here could be recorded."""
+async def _refused(worker: Worker, error: IronflowError, *, as_json: bool) -> int:
+    """The key was taken back, or the database is gone: stop at once, for what executes here could not be recorded."""
     from ironflow.cli.stopping import leave
 
     await worker.stop(drain_ms=0)

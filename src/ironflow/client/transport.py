@@ -15,6 +15,15 @@ from ironflow.extras import not_installed
 
 #: What a handshake fails with where the other side answers in plain text.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+_OTHER_NAME = "Use a name for which the certificate was made in the server's address, or have it made for this one."
+#: What to do about a certificate, by why it is refused (X509_V_ERR_… of OpenSSL); any other reason is about its issuer.
+_CERTIFICATES = {
+    9: "Correct this host's clock if it is slow; or else wait until the certificate counts.",
+    10: "Let the server have a new certificate; or, if it has not expired, correct this host's clock.",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
+_ISSUER = "Put the certificate of its issuer into the file that SSL_CERT_FILE names, or correct the address."
 
 
 def http_library() -> Any:
@@ -89,7 +98,7 @@ def _insecure(server: str, error: ssl.SSLError) -> ServerUnreachable:
     reason = getattr(error, "reason", None)  # which an error that was not raised by OpenSSL itself lacks
     if isinstance(error, ssl.SSLCertVerificationError):
         told = f"the certificate of {server} is not trusted: {getattr(error, 'verify_message', reason)}"
-        hint = "Put the certificate of its issuer into the file that SSL_CERT_FILE names, or correct the address."
+        hint = _CERTIFICATES.get(getattr(error, "verify_code", 0), _ISSUER)
     elif reason in _NO_TLS:
         told = f"{server} does not speak TLS"
         hint = f"Use http://{server.partition('//')[2]}, or the port at which TLS is spoken."

@@ -24,7 +24,12 @@ _MOST_LOOKS: Final = 10_000
 _SHOWN: Final = 500
 _DEEPEST_SHOWN: Final = 8
 #: What of a schema is held against an input.
-_HELD: Final = frozenset({"type", "required", "properties", "items", "additionalProperties", "anyOf", "oneOf", "$ref"})
+_HELD: Final = frozenset(
+    {"type", "required", "properties", "patternProperties", "items", "prefixItems", "additionalProperties", "allOf",
+     "anyOf", "oneOf", "$ref", "enum", "const", "format"}
+)  # fmt: skip
+#: Kinds of which pydantic reads more than their JSON schema tells: numbers as well as text.
+_WIDER: Final = frozenset({"complex", "timedelta"})
 
 
 class _Marking(GenerateJsonSchema):
@@ -40,15 +45,29 @@ class _Marking(GenerateJsonSchema):
 def _lenient(core: Any) -> bool:
     """Whether a node of pydantic's own schema takes what its JSON schema does not tell."""
     kind = core["type"]
-    if kind.startswith("function-") and kind != "function-after":
+    if kind in _WIDER or (kind.startswith("function-") and kind != "function-after"):
         return True
     fields = core.get("fields", ())
     fields = fields.values() if isinstance(fields, dict) else fields
     if core.get("custom_init") or any("validation_alias" in one for one in fields):
         return True
-    told = core.get("metadata") or {}
-    by_hand = [told.get("pydantic_js_updates") or {}, told.get("pydantic_js_extra") or {}]
-    return kind == "json-or-python" or any(callable(one) or not _HELD.isdisjoint(one) for one in by_hand)
+    if core.get("on_error", "raise") != "raise":  # what does not fit is left out, or becomes the default
+        return True
+    if any(one.get("coerce_numbers_to_str") for one in (core, core.get("config") or {})):
+        return True
+    return kind == "json-or-python" or _by_hand(core)
+
+
+def _by_hand(core: Any) -> bool:
+    """Whether an author has a hand in the JSON schema of a node, and not in what it takes."""
+    told, cls = core.get("metadata") or {}, core.get("cls")
+    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
+    extras = (told.get("pydantic_js_updates"), told.get("pydantic_js_extra"), config.get("json_schema_extra"))
+    if any(callable(one) or not _HELD.isdisjoint(one) for one in extras if one):
+        return True
+    functions = told.get("pydantic_js_functions") or ()
+    own = [one for one in functions if not str(getattr(one, "__module__", "")).startswith("pydantic.")]
+    return bool(own or told.get("pydantic_js_annotation_functions"))
 
 
 def schema_of(codec: Codec) -> dict[str, Any] | None:

@@ -10,7 +10,9 @@ than by a warning nobody reads.
 from __future__ import annotations
 
 import asyncio
+import sys
 from abc import abstractmethod
+from asyncio import base_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from threading import get_ident
 from types import FrameType
@@ -112,7 +114,10 @@ class Call(Coroutine[Any, Any, R_co], Generic[R_co]):
 
     if not TYPE_CHECKING:  # who checks types, must not take this for something that a call has
 
-        def __bool__(self) -> NoReturn:
+        def __bool__(self) -> bool:
+            # From Python 3.12 on asyncio asks whether a task has a coroutine, where it shows the task.
+            if sys._getframe(1).f_globals.get("__name__") == base_tasks.__name__:
+                return True
             raise TypeError("a 'Call' is neither true nor false: its result is")
 
     def __repr__(self) -> str:

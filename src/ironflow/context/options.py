@@ -7,18 +7,21 @@ retry is a policy, and a tag is one that a worker can carry.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypedDict
 
 from ironflow.duration import Duration, to_ms
 from ironflow.engine.definitions import Lane
-from ironflow.errors import DefinitionError, InvalidInput
+from ironflow.errors import DefinitionError, InvalidDuration, InvalidInput
 from ironflow.model.ids import LONGEST_VERSION, check_text, tags_of
 from ironflow.model.retry import RETRY_CLASSES, RUN_DEFAULTS, RetryOn, RetryPolicy
-from ironflow.model.step import GIVEN_KINDS
 from ironflow.spelling import meant
 
 StepKind = Literal["tool", "llm", "connector"]
+
+#: Far more tries, and recoveries, than any run has; what a database can hold.
+MOST_TIMES = 2**31 - 1
 
 
 class Retry:
@@ -82,6 +85,17 @@ def refuse_unknown(options: Mapping[str, Any], shape: type, what: str) -> None:
             raise DefinitionError(f"a {what} has no option {name!r}", hint=meant(name, known))
 
 
+@contextmanager
+def options_of(what: str, fn: Callable[..., Any], name: Any) -> Iterator[None]:
+    """Say in an error about an option whose it is: `what` is a step or a workflow, `name` the one it was given."""
+    try:
+        yield
+    except (DefinitionError, InvalidDuration) as error:
+        place = name if isinstance(name, str) else getattr(fn, "__name__", repr(fn))
+        message = f"{what} {place}: {error.message}"
+        raise type(error)(message, hint=error.hint or "", details=error.details) from None
+
+
 def step_policy(retry: Retry | int) -> RetryPolicy:
     """A step's policy; a bare number keeps the seconds-long delays that suit a neighbour's hiccup."""
     return retry.policy if isinstance(retry, Retry) else RetryPolicy(max_attempts=_checked_attempts(retry))
@@ -97,13 +111,6 @@ def run_policy(retry: Retry | int) -> RetryPolicy:
         factor=RUN_DEFAULTS.factor,
         max_backoff_ms=RUN_DEFAULTS.max_backoff_ms,
     )
-
-
-def checked_kind(kind: str) -> str:
-    """A kind that an author may give a step."""
-    if kind not in GIVEN_KINDS:
-        raise DefinitionError(f"a step's kind must be one of {', '.join(GIVEN_KINDS)}, not {kind!r}")
-    return kind
 
 
 def optional_ms(duration: Duration | None, name: str) -> int | None:
@@ -129,17 +136,30 @@ def checked_choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
     return value
 
 
-def checked_names(names: Any, what: str) -> tuple[str, ...]:
-    """A sequence of names; `what`: of the option, for the error."""
+def checked_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that merely counts as one: "no" would be true. `name`: of the option."""
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def checked_names(names: Any, what: str) -> tuple[Any, ...]:
+    """A sequence, said to be of names; `what`: of the option, for the error."""
     if isinstance(names, str):  # tuple("gpu") would be three tags
         raise DefinitionError(f"{what} must be a sequence of names, not the text {names!r}", hint=f"Write [{names!r}].")
+    if not isinstance(names, Iterable):
+        raise DefinitionError(f"{what} must be a sequence of names, not {names!r}")
     return tuple(names)
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
     """The tags a worker must carry, refused here with the words of `ids.tags_of` where they cannot be any."""
+    names = checked_names(tags, "worker_tags")
+    for tag in names:
+        if not isinstance(tag, str):
+            raise DefinitionError(f"worker_tags: {tag!r} is no tag", hint="Tags are text.")
     try:
-        return tags_of(tags)
+        return tags_of(names)
     except InvalidInput as error:
         raise DefinitionError(error.message, hint=error.hint) from None
 
@@ -154,8 +174,9 @@ def checked_version(version: Any, what: str = "version") -> str:
 
 
 def _checked_attempts(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DefinitionError(f"retry counts tries including the first, so it starts at 1; got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
+        span = f"it starts at 1 and goes up to {MOST_TIMES:,}"
+        raise DefinitionError(f"retry counts tries including the first, so {span}; got {value!r}")
     return value
 
 

@@ -18,8 +18,9 @@ from ironflow.context.call import Call, JournaledStep, give_up
 from ironflow.context.options import (
     StepOptions,
     checked_choice,
-    checked_kind,
+    checked_flag,
     optional_ms,
+    options_of,
     refuse_unknown,
     step_policy,
 )
@@ -28,6 +29,7 @@ from ironflow.engine.definitions import TRANSACTION, StepSpec, check_function, n
 from ironflow.engine.reconcile import Reconciled
 from ironflow.engine.workflow_loop import active_loops
 from ironflow.errors import DefinitionError, StepOutsideWorkflow
+from ironflow.model.step import GIVEN_KINDS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,16 +107,17 @@ def _spec(fn: Callable[..., Any], options: StepOptions) -> StepSpec:
             f"step {name} is a method; the object it belongs to cannot be journaled",
             hint="Make the step a function, and pass it the data it needs.",
         )
-    return StepSpec(
-        fn,
-        name,
-        kind=checked_kind(options.get("kind", "tool")),
-        retry=step_policy(options.get("retry", 1)),
-        timeout_ms=optional_ms(options.get("timeout"), "timeout"),
-        heartbeat_timeout_ms=optional_ms(options.get("heartbeat_timeout"), "heartbeat_timeout"),
-        at_most_once=options.get("at_most_once", False),
-        on_cancel=checked_choice(options.get("on_cancel", "wait"), "on_cancel", ("wait", "abandon")),
-    )
+    with options_of("step", fn, name):
+        return StepSpec(
+            fn,
+            name,
+            kind=checked_choice(options.get("kind", "tool"), "kind", GIVEN_KINDS),
+            retry=step_policy(options.get("retry", 1)),
+            timeout_ms=optional_ms(options.get("timeout"), "timeout"),
+            heartbeat_timeout_ms=optional_ms(options.get("heartbeat_timeout"), "heartbeat_timeout"),
+            at_most_once=checked_flag(options.get("at_most_once", False), "at_most_once"),
+            on_cancel=checked_choice(options.get("on_cancel", "wait"), "on_cancel", ("wait", "abandon")),
+        )
 
 
 def _refuse_outside(name: str, plain: str) -> NoReturn:

@@ -26,18 +26,21 @@ from typing import (
 
 from ironflow.context.api import Context
 from ironflow.context.options import (
+    MOST_TIMES,
     Retry,
     as_lane,
     checked_choice,
+    checked_flag,
     checked_names,
     checked_tags,
     checked_version,
     optional_ms,
+    options_of,
     refuse_unknown,
     run_policy,
 )
 from ironflow.duration import Duration
-from ironflow.engine.definitions import Lane, WorkflowSpec, check_function, name_of
+from ironflow.engine.definitions import PRIORITIES, Lane, WorkflowSpec, check_function, name_of
 from ironflow.engine.handler_thread import in_handler_thread, run_in_thread
 from ironflow.engine.instance import Instance
 from ironflow.engine.workflow_loop import active_loops
@@ -54,11 +57,12 @@ class Workflow(Generic[In, Out]):
     type checker reports a call; at run time it raises `DefinitionError`.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], options: WorkflowOptions) -> None:
         check_function(fn, "workflow")
         _check_context(fn)
         self.fn = fn
-        self.spec = WorkflowSpec(fn, name_of(fn, name, "workflow"), main=self._main, **options)
+        name = name_of(fn, options.get("name"), "workflow")
+        self.spec = WorkflowSpec(fn, name, main=self._main, **_checked_options(fn, name, options))
         self.name = self.spec.name
         wrapper: Any = self
         functools.update_wrapper(wrapper, fn)
@@ -204,16 +208,19 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Unpack[Workflow
     Raises:
         DefinitionError: the function or an option breaks a rule, or there is no such option.
     """
-    checked = _checked_options(options)
-    name = options.get("name")
-    if fn is None:
-        return lambda decorated: Workflow(decorated, name, checked)
-    return Workflow(fn, name, checked)
-
-
-def _checked_options(options: WorkflowOptions) -> dict[str, Any]:
-    """The options as a `WorkflowSpec` takes them; `name`, which depends on the function, is left to it."""
     refuse_unknown(options, WorkflowOptions, "workflow")
+    if fn is None:
+        return lambda decorated: Workflow(decorated, options)
+    return Workflow(fn, options)
+
+
+def _checked_options(fn: Callable[..., Any], name: str, options: WorkflowOptions) -> dict[str, Any]:
+    """The options but for the name, as a `WorkflowSpec` takes them."""
+    with options_of("workflow", fn, name):
+        return _taken(options)
+
+
+def _taken(options: WorkflowOptions) -> dict[str, Any]:
     compatible = checked_names(options.get("compatible", ()), "compatible")
     return {
         "version": checked_version(options.get("version", "1")),
@@ -222,7 +229,7 @@ def _checked_options(options: WorkflowOptions) -> dict[str, Any]:
         "retry_mode": checked_choice(options.get("retry_mode", "resume"), "retry_mode", ("resume", "restart")),
         "on_exhausted": checked_choice(options.get("on_exhausted", "fail"), "on_exhausted", ("fail", "pause")),
         "on_divergence": checked_choice(options.get("on_divergence", "pause"), "on_divergence", ("pause", "fail")),
-        "strict_inputs": options.get("strict_inputs", False),
+        "strict_inputs": checked_flag(options.get("strict_inputs", False), "strict_inputs"),
         "timeout_ms": optional_ms(options.get("timeout"), "timeout"),
         "max_recoveries": _checked_recoveries(options.get("max_recoveries")),
         "lane": as_lane(options.get("lane")),
@@ -232,18 +239,14 @@ def _checked_options(options: WorkflowOptions) -> dict[str, Any]:
 
 
 def _checked_priority(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise DefinitionError(f"priority must be a whole number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value not in PRIORITIES:
+        raise DefinitionError(f"priority must be a whole number from −100 to 100, not {value!r}")
     return value
-
-
-#: Far more recoveries than any run has; what a database can hold.
-_MOST_RECOVERIES = 2**31 - 1
 
 
 def _checked_recoveries(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_RECOVERIES:
-        raise DefinitionError(f"max_recoveries must be a whole number from 0 to {_MOST_RECOVERIES:,}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TIMES:
+        raise DefinitionError(f"max_recoveries must be a whole number from 0 to {MOST_TIMES:,}, not {value!r}")
     return value

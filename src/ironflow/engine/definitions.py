@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 OnCancel = Literal["wait", "abandon"]
 
+#: What a run's priority may be; higher is dispatched first.
+PRIORITIES = range(-100, 101)
+
 
 class Lane:
     """A limit on how many runs of a workflow execute at once.
@@ -42,6 +45,8 @@ class Lane:
         given: Any = limit
         if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST_LIMIT:
             raise DefinitionError(f"a lane's limit must be a whole number from 1 to {LARGEST_LIMIT:,}, not {given!r}")
+        if key is not None and not callable(key):
+            raise DefinitionError(f"a lane's key must be a function of the input, not {key!r}")
         self.limit = limit
         self.key = key
 

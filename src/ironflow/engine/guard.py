@@ -100,33 +100,22 @@ _OWN = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
-_originals: list[tuple[Any, str, Any]] = []
 _warned: set[tuple[str, int, str]] = set()
-_hooked = False
+_installed = False
 
 
 def install() -> None:
-    """Start to watch. Called when the first engine opens, not at import: a program that only imports
-    Ironflow, to start runs elsewhere, keeps the standard library as it is. Safe to call again.
+    """Start to watch, for as long as the process lives: an audit hook cannot be taken out. Called when the first
+    engine opens, not at import: a program that only imports Ironflow, to start runs elsewhere, keeps the standard
+    library as it is. Safe to call again.
     """
-    global _hooked
-    if _originals:
+    global _installed
+    if _installed:
         return
+    _installed = True
     for owner, name, what, instead in _WRAPPED:
-        original = getattr(owner, name)
-        _originals.append((owner, name, original))
-        setattr(owner, name, _watched(original, what, instead))
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_audit)
-
-
-def uninstall() -> None:
-    """Put the originals back (tests). An audit hook cannot be taken out; it stays, and does nothing."""
-    while _originals:
-        owner, name, original = _originals.pop()
-        setattr(owner, name, original)
-    _warned.clear()
+        setattr(owner, name, _watched(getattr(owner, name), what, instead))
+    sys.addaudithook(_audit)
 
 
 def _watched(original: Callable[..., Any], what: str, instead: str) -> Callable[..., Any]:
@@ -146,7 +135,7 @@ _JUDGED = _watched(id, "", "").__code__
 
 def _audit(event: str, _args: tuple[Any, ...]) -> None:
     what = _AUDITED.get(event)
-    if what is None or not _originals:
+    if what is None:
         return
     loop = active_loops.get(get_ident())
     if loop is not None:

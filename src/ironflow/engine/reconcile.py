@@ -27,7 +27,9 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It cannot be found out: the run pauses until a person decides."""
+    """It cannot be found out: the run pauses. When a person resumes it, the question is put again: to code that has
+    been given the answer by then, or that looks where the answer was put.
+    """
 
 
 Reconciled = Done[R] | NotDone | Unknown

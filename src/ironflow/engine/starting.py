@@ -16,7 +16,7 @@ from ironflow.codec import unordered
 from ironflow.codec.arguments import digest
 from ironflow.codec.values import encode_any
 from ironflow.engine.declared import Declared
-from ironflow.engine.definitions import WorkflowSpec, unfit
+from ironflow.engine.definitions import PRIORITIES, WorkflowSpec, unfit
 from ironflow.engine.registry import default_route
 from ironflow.errors import (
     ConcurrencyConflict,
@@ -38,7 +38,6 @@ from ironflow.model.transition import EXISTS, GUARD_FRESH, LOST, Transition
 from ironflow.spelling import meant
 from ironflow.store.base import Store
 
-PRIORITIES = range(-100, 101)
 #: How often a start is tried whose key was held at one moment and free at the next.
 _TRIES = 10
 

@@ -8,10 +8,11 @@ being answered with nothing. It only reads, so asking is always safe.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from ironflow.engine.ending import DEADLINE
 from ironflow.engine.reading import outlined
 from ironflow.engine.workflow_task import is_limit
 from ironflow.errors import ReplayDivergence, RunNotFound, for_run
@@ -28,6 +29,9 @@ from ironflow.model.run import RunRow
 from ironflow.model.wait import WaitRow
 from ironflow.store.base import Store
 
+#: Leaves out the sessions whose processes are proven to be gone: `worker.evidence.living`, where that can be asked.
+Living = Callable[[list[SessionRow]], list[SessionRow]]
+
 #: Steps, and holders of a lane, that a message names; the others are counted.
 NAMED = 5
 
@@ -39,6 +43,7 @@ CODES: dict[str, str] = {
     "EXECUTING": "a worker has it; until: when its lease ends, unless it is renewed as long as the worker lives",
     "STEP_EXECUTING": "the body of a step executes",
     "STEP_RETRY": "a try of a step failed; until: when the next one is due",
+    "WORKER_DEAD": "its worker's process is gone, which its lock proves on that host; until: when its lease ends",
     "LEASE_EXPIRED": "its worker fell silent; the next sweep of any worker puts it back into the queue",
     "WAITING": "it waits; until: when the wait is due, if time ends it",
     "WAKING": "a due wait has been claimed by a node that is about to queue the run",
@@ -66,8 +71,13 @@ class Hold:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-async def holds(store: Store, run_id: str) -> list[Hold]:
+async def holds(store: Store, run_id: str, living: Living = list) -> list[Hold]:
     """Every hold of a run, the most telling first. Never empty: executing and having ended are answers, too.
+
+    Args:
+        store: the database.
+        run_id: of the run.
+        living: without it, every session counts as alive until its clock is over.
 
     Raises:
         RunNotFound: no such run.
@@ -79,17 +89,21 @@ async def holds(store: Store, run_id: str) -> list[Hold]:
         return [Hold("ENDED", _ended(found.row))]
     now = store.now()
     scope = found.row.scope
-    sessions = [one for one in await store.sessions() if one.expires_at > now and one.scope == scope]
+    known = [one for one in await store.sessions() if one.expires_at > now and one.scope == scope]
+    workers = _Workers(known, living(known))
     hold = (await outlined(store, run_id)).hold if found.row.state == runs.PAUSED else None
     told = list(_run(found, hold, await store.paused_workflows(scope)))
     if found.lease is not None and found.lease.expires_at > now:
-        told += _executing(found.lease, sessions, await _open_steps(store, run_id))
+        if workers.lost(found.lease.session_id):
+            told += _orphaned(found, found.lease, workers)
+        else:
+            told += _executing(found.lease, workers, await _open_steps(store, run_id))
     elif found.lease is not None:
-        told += _silent(found.lease, sessions)
+        told += _silent(found.lease, workers)
     elif found.queue is not None:
-        told += _queued(found, found.queue, sessions, now, held=bool(told))
+        told += _queued(found, found.queue, workers, now, held=bool(told))
     elif found.waits:
-        told += _suspended(found, sessions, now)
+        told += _suspended(found, workers.live, now)
     elif found.row.state != runs.PAUSED:
         text = f"it is {found.row.state}, with neither lease, queue row nor wait; see `ironflow doctor`"
         told.append(Hold("UNOWNED", text))
@@ -125,7 +139,8 @@ def paused_because(hold: Mapping[str, Any] | None, run_id: str) -> str:
         told = ReplayDivergence.told(*facts)
         return f"{reason}: {told}. {for_run(ReplayDivergence.advice, run_id).removesuffix('.')}"
     if reason == "STEP_OUTCOME_UNKNOWN":
-        return f"{reason}: whether step {hold.get('step_id')} took effect is unknown. Find out; then {resume}"
+        asked = f"{reason}: whether step {hold.get('step_id')} took effect, its `reconcile` could not tell"
+        return f"{asked}. Find out, and have it answer that: {resume}, and it is asked again"
     if reason == runs.NEEDS_DATABASE:
         where = "a worker that has the database (`ironflow worker FILE --db URL`), and this one speaks to a server"
         return f"{reason}: the transactional step {hold.get('step_id')} needs {where}. Where one takes it, {resume}"
@@ -156,8 +171,29 @@ def _deadline(row: RunRow, now: int) -> Iterator[Hold]:
 # ---- with a worker
 
 
-def _executing(lease: LeaseRow, sessions: Sequence[SessionRow], open_steps: list[StepView]) -> Iterator[Hold]:
-    yield Hold("EXECUTING", f"executes on {_worker(lease.session_id, sessions)}", lease.expires_at)
+class _Workers(NamedTuple):
+    """The sessions whose clocks are not over, and those of them that are not proven to be gone."""
+
+    known: list[SessionRow]
+    live: list[SessionRow]
+
+    def lost(self, session_id: str | None) -> bool:
+        """Whether the process of this session is proven to be gone."""
+        return any(one.session_id == session_id for one in self.known) and all(
+            one.session_id != session_id for one in self.live
+        )
+
+
+def _orphaned(found: Holdings, lease: LeaseRow, workers: _Workers) -> Iterator[Hold]:
+    """A lease of a process that has died, of which nobody who could act on it has heard yet."""
+    taken = "a worker on that host takes the run back at once, any other after its lease"
+    worker = _worker(lease.session_id, workers.known)
+    yield Hold("WORKER_DEAD", f"its {worker} is gone; {taken}", lease.expires_at)
+    yield from _unserved(found.row, workers.live)
+
+
+def _executing(lease: LeaseRow, workers: _Workers, open_steps: list[StepView]) -> Iterator[Hold]:
+    yield Hold("EXECUTING", f"executes on {_worker(lease.session_id, workers.known)}", lease.expires_at)
     for step in open_steps[:NAMED]:
         if step.state == steps.RETRYING:
             error = (step.error or {}).get("message") or "no message"
@@ -168,11 +204,11 @@ def _executing(lease: LeaseRow, sessions: Sequence[SessionRow], open_steps: list
         yield Hold("STEP_EXECUTING", f"and {len(open_steps) - NAMED} more steps are under way")
 
 
-def _silent(lease: LeaseRow, sessions: Sequence[SessionRow]) -> Iterator[Hold]:
+def _silent(lease: LeaseRow, workers: _Workers) -> Iterator[Hold]:
     """A lease that ran out and that no sweep has met yet."""
-    worker = _worker(lease.session_id, sessions)
+    worker = _worker(lease.session_id, workers.known)
     yield Hold("LEASE_EXPIRED", f"its lease on {worker} has run out; the next sweep requeues it", lease.expires_at)
-    if not sessions:
+    if not workers.live:
         yield Hold("NO_WORKER", "no worker is connected, so nobody sweeps")
 
 
@@ -188,11 +224,9 @@ def _worker(session_id: str | None, sessions: Sequence[SessionRow]) -> str:
 # ---- in the queue
 
 
-def _queued(
-    found: Holdings, queue: QueueRow, sessions: Sequence[SessionRow], now: int, *, held: bool
-) -> Iterator[Hold]:
+def _queued(found: Holdings, queue: QueueRow, workers: _Workers, now: int, *, held: bool) -> Iterator[Hold]:
     if queue.status == capacity.RESERVED:
-        yield from _reserved(queue, sessions, now)
+        yield from _reserved(queue, workers, now)
         return
     for lane in _full_lanes(found.holders, queue.blocked_lane):
         held = True
@@ -200,7 +234,7 @@ def _queued(
     if queue.eligible_at > now:
         held = True
         yield _not_before(found.row, queue.eligible_at)
-    unserved = list(_unserved(found.row, sessions))
+    unserved = list(_unserved(found.row, workers.live))
     yield from unserved
     if not held and not unserved:
         alone = found.row.charged_recoveries >= recovery.SUSPECT_AFTER
@@ -208,12 +242,13 @@ def _queued(
         yield Hold("QUEUED", f"ready; a worker takes it next{how}")
 
 
-def _reserved(queue: QueueRow, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
-    worker = _worker(queue.reserved_by, sessions)
-    until = queue.reserved_until
-    if until is not None and until <= now:
-        yield Hold("RESERVED", f"was promised to {worker}, which did not begin; the next sweep takes it back", until)
-        if not sessions:
+def _reserved(queue: QueueRow, workers: _Workers, now: int) -> Iterator[Hold]:
+    worker = _worker(queue.reserved_by, workers.known)
+    until, lost = queue.reserved_until, workers.lost(queue.reserved_by)
+    if lost or (until is not None and until <= now):
+        told = "is gone; a sweep takes it back then" if lost else "did not begin; the next sweep takes it back"
+        yield Hold("RESERVED", f"was promised to {worker}, which {told}", until)
+        if not workers.live:
             yield Hold("NO_WORKER", "no worker is connected, so nobody sweeps")
     else:
         yield Hold("RESERVED", f"promised to {worker}, which has not begun yet", until)
@@ -301,7 +336,8 @@ def _missing(route: str, sessions: Sequence[SessionRow]) -> str:
 
 
 def _suspended(found: Holdings, sessions: Sequence[SessionRow], now: int) -> Iterator[Hold]:
-    for wait in sorted(found.waits, key=lambda one: (one.due_at is None, one.due_at or 0, one.step_id)):
+    shown = [wait for wait in found.waits if wait.step_id != DEADLINE]  # of which `_deadline` tells
+    for wait in sorted(shown, key=lambda one: (one.due_at is None, one.due_at or 0, one.step_id)):
         if wait.step_id != waits.PLACE:
             yield _wait(wait, now)
         elif wait.due_at is not None and wait.due_at > now:  # paused before it was due: it waits for both

@@ -32,6 +32,8 @@ log = logging.getLogger("ironflow.recovery")
 LATE_AFTER = 3
 #: A worker that lost its connection and lives has found another one by then, and has beaten, ms.
 BACK_WITHIN_MS = 3_000
+#: Time that is so far ahead of the database's, ms, is no matter of rounding or of a slow network.
+AHEAD_MS = 1_000
 
 
 class CapacityScanner:
@@ -56,6 +58,8 @@ class CapacityScanner:
         self._last: tuple[float, int] | None = None
         #: from then on clocks count; and suspicions, and promises that nobody took up
         self._grace_until = self._patient_until = 0
+        #: whether time stands still here, which has been told
+        self._stands = False
         #: when this scanner could last not see the database (from, to)
         self._blind = recovery.NEVER
         #: whether suspects are too many at once, which has been told
@@ -69,6 +73,7 @@ class CapacityScanner:
         """One bounded pass over everything the scanner reclaims."""
         seen = self._last
         try:
+            await self._compare_clocks()
             if seen is None and await self.store.watched(self._fresh_ms):
                 self._last = self._monotonic(), self.store.now()
             report = await self._pass()
@@ -263,10 +268,28 @@ class CapacityScanner:
         after = self.settings.suspect_after_ms
         return None if after is None else max(suspect_since + after, self._patient_until)
 
+    async def _compare_clocks(self) -> None:
+        """While time stands still here, others' times are in order, and prove nothing against them."""
+        ahead = await self.store.ahead()
+        was, self._stands = self._stands, ahead >= AHEAD_MS
+        if not self._stands:
+            return
+        if not was:
+            log.warning(
+                "the clock of the database stands %.1f s before times that it has told: it was set back, or this is "
+                "another server; time stands still here until then, and nobody is taken for dead by a clock",
+                ahead / 1000,
+            )
+        now = self.store.now()
+        self._grace_until = now + self.settings.renewal_interval_ms
+        self._patient_until = now + min(self.settings.renewal_interval_ms, BACK_WITHIN_MS)
+
     def _watched(self) -> int:
         """The time now. Where nobody watched for a while, both patiences begin."""
         mono, now = self._monotonic(), self.store.now()
         last, self._last = self._last, (mono, now)
+        if last is not None and now < last[1]:
+            last = None  # a host's clock that was wrong was set back: until its old time there is nothing to wait for
         gap = None if last is None else max((mono - last[0]) * 1000, now - last[1])
         if gap is None or gap > LATE_AFTER * self.settings.recovery_interval_ms:
             self._grace_until = now + self.settings.renewal_interval_ms

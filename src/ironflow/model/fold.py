@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ironflow.errors import StepInterrupted
+from ironflow.errors import CUT_OFF
 from ironflow.model import journal as j
 from ironflow.model import run as runs
 from ironflow.model import step as steps
@@ -183,7 +183,7 @@ def _recovered(view: Folded, event: Event, data: dict[str, Any]) -> None:
         view.consecutive_recoveries += 1
     if view.state != runs.CANCELLING:
         view.state = runs.PENDING
-    _interrupt_open(view, event)
+    _interrupt_open(view, event, "interrupted: worker lease lost")
 
 
 def _released(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _retrying(view: Folded, event: Event, data: dict[str, Any]) -> None:
 
 
 def _cancel_requested(view: Folded, event: Event, data: dict[str, Any]) -> None:
-    _interrupt_open(view, event)
+    _interrupt_open(view, event, "interrupted: the run was cancelled")
     if data.get("compensate"):
         view.state = runs.CANCELLING
 
@@ -297,7 +297,7 @@ def _ran_on(tries: list[Try], data: dict[str, Any]) -> bool:
     goes on meanwhile, and what it came to is recorded when the run goes on.
     """
     error = data.get("error") or {}
-    return bool(tries) and tries[-1].error == _BY_PAUSE and error.get("type") != _CUT_OFF
+    return bool(tries) and tries[-1].error == _BY_PAUSE and error.get("type") != CUT_OFF
 
 
 def _skipped(view: Folded, event: Event, data: dict[str, Any]) -> None:
@@ -349,7 +349,7 @@ def _end_try(view: Folded, step: StepView, event: Event, state: str, error: dict
     step.error = error
 
 
-def _interrupt_open(view: Folded, event: Event, why: str = "interrupted: worker lease lost") -> None:
+def _interrupt_open(view: Folded, event: Event, why: str) -> None:
     """A change of owner closes every open try: what the old owner did after its last record is unknown."""
     for step in view.open.values():
         if step.state == steps.RUNNING:
@@ -358,8 +358,6 @@ def _interrupt_open(view: Folded, event: Event, why: str = "interrupted: worker 
 
 #: The error of a try that a pause has interrupted.
 _BY_PAUSE = {"message": "interrupted: the run was paused"}
-#: The error of a step that may not run again, because it may have taken effect.
-_CUT_OFF = f"{StepInterrupted.__module__}.{StepInterrupted.__name__}"
 #: What a body can come to by itself.
 _OWN_ENDS = frozenset({steps.COMPLETED, steps.FAILED, steps.RETRYING})
 #: States in which a step has begun and not ended.

@@ -84,6 +84,8 @@ class RetryPolicy:
         return max(0, min(round(base * (1.0 + swing)), self.max_backoff_ms))
 
     def _grown(self, try_no: int) -> float:
+        if self.backoff_ms == 0:  # and no growth of nothing is anything, however large the factor
+            return 0.0
         try:
             return self.backoff_ms * self.factor ** (try_no - 1)
         except OverflowError:

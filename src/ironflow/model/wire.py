@@ -109,8 +109,9 @@ def item_of(change: Transition) -> Item:
 # ---- a change, as the server takes it in
 
 
-def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
-    """The change that an item asks for. Its queue row has no route yet: that is the run's, and the server knows it.
+def reading(item: object, session_id: str, lease_ttl_ms: int) -> Iterator[Transition | None]:
+    """The change that an item asks for, read in pieces, for who shares a loop with others: None between two of them,
+    and the change at last. Its queue row has no route yet: that is the run's, and the server knows it.
 
     Args:
         item: parsed JSON.
@@ -120,11 +121,6 @@ def change_of(item: object, session_id: str, lease_ttl_ms: int) -> Transition:
     Raises:
         InvalidInput: a field has the wrong type, does not exist, or says what a worker may not do.
     """
-    return next(change for change in reading(item, session_id, lease_ttl_ms) if change is not None)
-
-
-def reading(item: object, session_id: str, lease_ttl_ms: int) -> Iterator[Transition | None]:
-    """The same in pieces, for who shares a loop with others: None between two of them, and the change at last."""
     if not isinstance(item, dict):
         raise InvalidInput("an item must be an object", hint="")
     change = _guarded(item)

@@ -2,7 +2,8 @@
 
 Several servers are one: they share a database, so whichever answers will do. A request that finds no server, or one
 that cannot answer, goes to the next at once, and only when all have failed is there a pause (1, 2, 4 s). Any other
-refusal is final. Every answer tells the database's time, which is all that this side knows of it. The key appears in
+refusal is final; and so is, until a server has answered for the first time, what stays as it is: a certificate that is
+not trusted. Every answer tells the database's time, which is all that this side knows of it. The key appears in
 no message; that a server which took it before refuses it now is told once, since no repetition will change that.
 """
 
@@ -160,6 +161,7 @@ class Connection:
         failed, again = 0, False
         problem: IronflowError = ServerUnreachable("no server is named")
         while True:
+            lasting = True
             for _ in self.servers:
                 server = self.servers[self._at]
                 try:
@@ -168,9 +170,11 @@ class Connection:
                     if error.status < 500:
                         raise
                     problem, again = error, True
+                    lasting = lasting and bool(error.details.get("lasting"))
                 self._leave(server)
             failed += 1
-            if self._hurry.is_set() or not goes_on(failed):
+            # Of a worker that has worked, a certificate may have run out: it has runs to keep until there is a new one.
+            if self._hurry.is_set() or not goes_on(failed) or (lasting and not self._good):
                 raise problem
             if await self._hurried(self._pauses[min(failed, len(self._pauses)) - 1] if self._pauses else 0):
                 raise problem

@@ -22,7 +22,7 @@ from ironflow.engine import commands, guard, starting
 from ironflow.engine.registry import Registry
 from ironflow.engine.starting import Start
 from ironflow.engine.why import Hold, holds
-from ironflow.errors import EngineClosed, RunNotFound
+from ironflow.errors import EngineClosed, RunNotFound, StoreGone
 from ironflow.model.ids import tags_of
 from ironflow.model.journal import Event
 from ironflow.model.run import RunRow
@@ -39,6 +39,7 @@ from ironflow.store import connect
 from ironflow.store.base import Store
 from ironflow.store.reader import RunFilter
 from ironflow.tasks import Errands, through
+from ironflow.worker.evidence import living
 from ironflow.worker.local import embedded
 from ironflow.worker.results import Results
 from ironflow.worker.worker import Worker
@@ -138,6 +139,7 @@ class Engine(Synchronous):
             worker = self._new_worker() if self._with_worker else None
             if worker is not None:
                 undo.push_async_callback(worker.stop, drain_ms=0)
+                self._store.gone.add_done_callback(partial(_give_up, worker))
                 await worker.start()
             undo.pop_all()
         self.worker, self._is_open = worker, True
@@ -321,7 +323,7 @@ class Engine(Synchronous):
         Raises:
             RunNotFound: no such run.
         """
-        return await holds(self.store, run_id)
+        return await holds(self.store, run_id, living)
 
     async def journal(self, run_id: str, after: int = 0) -> list[Event]:
         """The events of a run so far, in order; `after`: only those with a higher seq."""
@@ -386,3 +388,9 @@ class Engine(Synchronous):
             EngineClosed: the engine was closed meanwhile. The run is not harmed by that.
         """
         return await self._waiting.end(self.store, run_id)
+
+
+def _give_up(worker: Worker, gone: asyncio.Future[StoreGone]) -> None:
+    """The database is gone for good: what executes here cannot be recorded, and stops."""
+    worker.refuse(gone.result())
+    worker.cut_off()

@@ -24,6 +24,7 @@ from ironflow.model.fold import StepView, fold
 from ironflow.model.journal import Event, name_of
 from ironflow.model.run import RunRow
 from ironflow.store.base import Store
+from ironflow.worker.evidence import living
 
 Out = TypeVar("Out")
 
@@ -56,7 +57,7 @@ class RunView:
 async def look(store: Store, row: RunRow) -> RunView:
     """A run of a database as it stands."""
     told = fold(await store.journal(row.run_id))
-    sessions = await store.sessions() if row.state in runs.QUEUED else ()
+    sessions = living(await store.sessions()) if row.state in runs.QUEUED else ()
     routing = worker_routing(row, sessions, store.now())
     return RunView(row, told.steps, told.input, told.output, told.error, told.undo_errors, told.hold, routing)
 

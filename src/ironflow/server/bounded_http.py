@@ -2,10 +2,11 @@
 
 The parser below has no limit on the head of a request, or on how long a request may take to arrive, and a socket none
 on how long an answer waits to be taken. Promises that a head of more than `MOST_HEAD` bytes is refused with 431,
-however it is cut into packets. That what is no request is refused with 400, as a problem like any other refusal. That a
-request which is not whole `ARRIVES_S` after its first byte, or after its
-connection, is refused with 408. And that a connection whose other end takes nothing of an answer for `STUCK_S` is cut
-off, so that what it was sent is let go of. A connection for which there is no file is refused with 503 (`open_files`).
+however it is cut into packets; what stands behind a body counts, and is dropped. That what is no request is refused
+with 400, as a problem like any other refusal. That a request which is not whole `ARRIVES_S` after its first byte, or
+after its connection, is refused with 408. That a connection whose other end takes nothing of an answer for `STUCK_S` is
+cut off, so that what it was sent is let go of. And that whoever sends no more behind a whole request is answered, but
+held for nothing. A connection for which there is no file is refused with 503 (`open_files`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 from typing import Any, Final
 
 from pydantic_core import to_json
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ironflow.server import problems
@@ -29,7 +31,7 @@ ARRIVES_S: Final = 60.0
 STUCK_S: Final = 30.0
 
 
-class _HeadTooLarge(Exception):
+class _Refused(Exception):
     """Raised inside the parser, which then stops."""
 
 
@@ -38,11 +40,20 @@ class BoundedHttp(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._app = self.app
+        self.app = self._answer
         #: bytes of headers that are whole
         self._head = 0
         #: bytes since the parser last had something whole: of a header without an end, it keeps all there is
         self._pending = 0
-        self._too_large = False
+        #: the head of the present request is there: headers that come now stand behind its body
+        self._headed = False
+        #: what is said to what the parser stops at
+        self._said = _MALFORMED
+        #: the other end sends no more
+        self._ended = False
+        #: who answers waits for the other end to go
+        self._waits = False
         self._stuck: asyncio.TimerHandle | None = None
         #: a request has begun and is not whole, or none ever was
         self._arriving = True
@@ -63,8 +74,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._pending += len(data)
         super().data_received(data)
         if self._pending > MOST_HEAD and not self.transport.is_closing():
-            self._too_large = True
-            self.send_400_response("")
+            self._hang_up(_TOO_LARGE)
         # Almost every request comes in one piece: a timer is made for the others only.
         if not self._arriving:
             self._in_time()
@@ -75,6 +85,7 @@ class BoundedHttp(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._head = 0
+        self._headed = False
         self._arriving = True
 
     def on_url(self, url: bytes) -> None:
@@ -83,13 +94,21 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers, or of those behind its body."""
+        """One of its headers; or of those behind its body, by which nobody may be known or anything decided.
+
+        (RFC 9110, 6.5.1: a balancer in front has not seen them when it decided.)
+        """
         self._count(len(name) + len(value) + _OF_A_HEADER)
-        super().on_header(name, value)
+        if not self._headed:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Its head is there."""
         self._pending = 0
+        self._headed = True
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refuse(_HOSTS)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -106,12 +125,15 @@ class BoundedHttp(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head += size
         if self._head > MOST_HEAD:
-            self._too_large = True
-            raise _HeadTooLarge
+            self._refuse(_TOO_LARGE)
+
+    def _refuse(self, refusal: bytes) -> None:
+        self._said = refusal
+        raise _Refused
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, or one with too large a head."""
-        self._hang_up(_TOO_LARGE if self._too_large else _MALFORMED)
+        """Refuse what is no request, or what the parser was stopped at."""
+        self._hang_up(self._said)
 
     def _hang_up(self, refusal: bytes) -> None:
         if not self._answers():
@@ -135,6 +157,39 @@ class BoundedHttp(HttpToolsProtocol):
 
     # ---- what goes out
 
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and notice when who answers has it whole and still listens: he waits for the end."""
+        whole = self._waits = False
+
+        async def heard() -> Message:
+            nonlocal whole
+            if whole:
+                self._waits = True
+                if self._ended:
+                    self.transport.close()
+            message = await receive()
+            whole = whole or not message.get("more_body", False)
+            return message
+
+        await self._app(scope, heard, send)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The other end sends no more. Returns whether it is still answered.
+
+        It may have gone, for a process that dies says no more than this. So only what is answered anyway is: to hold
+        something for it would be to hand runs to the dead.
+        """
+        self._ended = True
+        last: Any = self.cycle  # None before the first request
+        due = last is not None and not last.response_complete
+        return due and not self._arriving and not self._waits
+
+    def on_response_complete(self) -> None:
+        """An answer is out."""
+        super().on_response_complete()
+        if self._ended and self.cycle.response_complete:
+            self.transport.close()
+
     def pause_writing(self) -> None:
         """The other end takes less than it is sent."""
         super().pause_writing()
@@ -150,6 +205,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._unwatch()
         self._in_time()
         super().connection_lost(exc)
+        self.app = self._app  # which holds nothing of this connection
 
     def _watch(self) -> None:
         left = self.transport.get_write_buffer_size()
@@ -189,6 +245,13 @@ _MALFORMED: Final = _refusal(
     "MALFORMED_HTTP",
     "what was sent is no HTTP request",
     "Send HTTP/1.1, without TLS, which a balancer undoes. A body has a Content-Length or comes in chunks, not both.",
+)
+_HOSTS: Final = _refusal(
+    "Bad Request",
+    400,
+    "MALFORMED_HTTP",
+    "a request of HTTP/1.1 names its host, and once",
+    "Send one `Host` header.",
 )
 _FULL: Final = _refusal(
     "Service Unavailable",

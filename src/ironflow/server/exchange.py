@@ -196,7 +196,7 @@ async def read_body(scope: Scope, receive: Receive, most: int, hint: str = "Send
             raise PayloadTooLarge(_BODY, int(value[:18]), most, hint=hint)
         if name == b"content-type":
             media.append(value)
-        if name == b"content-encoding":
+        if name == b"content-encoding" or (name == b"transfer-encoding" and value.lower() != b"chunked"):
             codings.append(value)
     parts: list[bytes] = []
     size = 0
@@ -224,7 +224,7 @@ def _check_codings(said: str) -> None:
     if any(one.strip().lower() not in ("", "identity") for one in said.split(",")):
         raise UnsupportedMediaType(
             f"the body is said to be in the coding {said[:100]!r}, and none is undone here",
-            hint="Send it as it is, without `Content-Encoding`.",
+            hint="Send it as it is, without `Content-Encoding`; in chunks, `Transfer-Encoding` is `chunked` alone.",
             details={"content_encoding": said[:100]},
         )
 

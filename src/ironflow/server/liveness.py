@@ -133,6 +133,8 @@ class Streams:
         if stream.closed:
             return
         await self._settled(stream.session_id)
+        if stream.session_id in self._open:  # it came back meanwhile
+            return
         try:
             if await self._store.suspect(stream.session_id):
                 log.info("session %s lost its connection; it is given a while to come back", stream.session_id)

@@ -15,6 +15,7 @@ from ironflow.model import key as keys
 from ironflow.model import run as runs
 from ironflow.model import step as steps
 from ironflow.model.transition import ACTIONS
+from ironflow.server import event_meanings
 
 #: Of every schema: fields that mean the same wherever they stand.
 EVERYWHERE: Final = {
@@ -26,6 +27,8 @@ EVERYWHERE: Final = {
     "refused.",
     "state": "The state; what each means is told at the top of this document.",
 }
+
+_AS_STORED: Final = "in the stored form (*Values*, at the top of this document)"
 
 MEANINGS: Final[dict[str, dict[str, str]]] = {
     "Run": {
@@ -78,8 +81,8 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "items": "What became of each start, in the order of the request.",
     },
     "RunWhole": {
-        "input": "The input as the journal holds it.",
-        "output": "What the workflow returned, or has published so far, as the journal holds it; null without any.",
+        "input": f"The input, {_AS_STORED}.",
+        "output": f"What the workflow returned, or has published so far, {_AS_STORED}; null without any.",
         "error": "Why the run failed; null if it did not.",
         "undo_errors": "The compensations that failed when the run was undone: the id of the step, and its error.",
         "hold": "What holds a paused run; null unless it is paused. `/why` tells it, too, and what holds other runs.",
@@ -100,7 +103,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "state": "The state: what its last try came to, or that it waits for another one.",
         "tries": "Every try of its body, oldest first.",
         "due_at": "When its next try is due; null unless it waits for one.",
-        "result": "What it returned, as the journal holds it; null before, and if it returned nothing.",
+        "result": f"What it returned, {_AS_STORED}; null before, and if it returned nothing.",
         "error": "Why its last try failed or was cut off; null if it did not.",
     },
     "Try": {
@@ -131,12 +134,11 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     },
     "Event": {
         "seq": "Its place in the journal of the run: 1, 2, 3 … without a gap.",
-        "kind": "What happened; the documentation's page on the journal says what each means.",
+        "kind": event_meanings.kinds(),
         "step_id": "The step, timer or note that it is about; null for what concerns the run.",
         "execution_seq": "The run's `execution_seq` under which it was written.",
         "at": "When it was committed.",
-        "payload": "What there is to tell; its fields depend on the kind. Of one that cannot be read there is only "
-        "`unreadable`, which says why.",
+        "payload": event_meanings.payloads(),
     },
     "Steered": {
         "changed": "False if the run was already as the command would have it.",
@@ -158,7 +160,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "lanes": "Its own lane with its limit; null where the lane depends on the input.",
         "keyed_limit": "How many runs execute in each of its lanes at once, where the lane depends on the input.",
         "input_schema": "What it takes as input, as JSON Schema; null if its code does not say.",
-        "input_default": "The input of a run that is started without one, as it is stored; null: there is none.",
+        "input_default": f"The input of a run that is started without one, {_AS_STORED}; null: there is none.",
         "doc": "Its documentation.",
         "compatible": "Earlier versions whose runs its code continues.",
     },

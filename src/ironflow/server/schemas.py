@@ -66,7 +66,9 @@ class RunStart(Request):
     workflow: Name = Field(description="The name of a workflow that a worker has registered.")
     input: Any = Field(None, description="Its input: any JSON; what fits, `GET /workflows/{name}/input-schema` says.")
     input_form: Literal["json", "stored"] = Field(
-        "json", description="`stored`: the input is encoded as journals hold it, by a client that has the code."
+        "json",
+        description="`json`: the input is what the schema of the workflow says. `stored`: it is in the stored form "
+        "(*Values*, at the top of this document), put into it by a client that has the code.",
     )
     lane_key: Annotated[str, Field(max_length=ids.LONGEST_NAME)] | None = Field(
         None,

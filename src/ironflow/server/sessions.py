@@ -52,8 +52,8 @@ class Sessions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, Known] = {}
-        #: sessions registered here and when: a look that began before that has not seen them
-        self._added: dict[str, float] = {}
+        #: sessions that this node changed since the look began that is under way: that may not have seen it
+        self._changed: set[str] = set()
         #: every live session, embedded ones too: whom a notification goes to
         self.rows: list[SessionRow] = []
         self._read_at = float("-inf")
@@ -80,14 +80,21 @@ class Sessions:
     def add(self, row: SessionRow) -> Known:
         """A session that was just registered through this node."""
         found = self._known[row.session_id] = Known(row)
-        self._added[row.session_id] = time.monotonic()
+        self._changed.add(row.session_id)
         self.rows = [one for one in self.rows if one.session_id != row.session_id] + [row]
         return found
+
+    def drain(self, session_id: str) -> None:
+        """A session that was just told through this node to take nothing new."""
+        for row in self.rows:
+            if row.session_id == session_id:
+                row.draining = 1
+                self._changed.add(session_id)
 
     def forget(self, session_id: str) -> None:
         """A session that was just removed through this node."""
         self._known.pop(session_id, None)
-        self._added.pop(session_id, None)
+        self._changed.add(session_id)
         self.rows = [one for one in self.rows if one.session_id != session_id]
 
     async def refresh(self) -> None:
@@ -99,7 +106,10 @@ class Sessions:
 
     async def _read(self) -> None:
         began = time.monotonic()
-        rows = await self._store.sessions()
+        self._changed.clear()
+        read = await self._store.sessions()
+        rows = [row for row in read if row.session_id not in self._changed]
+        rows += [row for row in self.rows if row.session_id in self._changed]
         known: dict[str, Known] = {}
         for row in rows:
             if row.kind != HTTP:
@@ -110,12 +120,6 @@ class Sessions:
                 known[row.session_id] = before
             else:
                 known[row.session_id] = Known(row)
-        for session_id, at in list(self._added.items()):
-            if session_id in known or at < began:
-                del self._added[session_id]
-            else:
-                known[session_id] = self._known[session_id]
-                rows.append(known[session_id].row)
         self.rows, self._known, self._read_at = rows, known, began
 
     def _done(self, task: asyncio.Task[None]) -> None:

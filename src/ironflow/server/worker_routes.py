@@ -38,8 +38,6 @@ LONGEST_POLL_MS: Final = 25_000
 MOST_AT_ONCE: Final = 1_000
 #: Changes in one request: each is parsed and answered in the loop, where others wait meanwhile.
 MOST_CHANGES: Final = 1_000
-#: Rows of the queue that are looked through for the promises of an answer that was lost; what lies beyond runs out.
-MOST_LOOKED_AT: Final = 10_000
 #: Of one journal, and of all journals in one answer: what fits into a page; the rest is read page by page. Characters.
 PAGE_SIZE, ANSWER_SIZE = 1 << 20, 8 << 20
 #: Events looked at for one page.
@@ -152,9 +150,9 @@ class WorkerRoutes:
     async def leaving(self, ask: Exchange) -> Answer:
         """A worker takes nothing new: it finishes what it has, and says goodbye then."""
         session_id = ask.request.path_params["session_id"]
-        known = await self._session(ask, session_id)
-        known.row.draining = 1
+        await self._session(ask, session_id)
         await self._store.drain(session_id)
+        self._node.sessions.drain(session_id)
         return self._said()
 
     async def heartbeat(self, ask: Exchange) -> Answer:
@@ -225,10 +223,9 @@ class WorkerRoutes:
 
     async def _take_back(self, session_id: str, holding: set[str]) -> None:
         """The answer to a poll was lost: what it promised is nobody's, and goes to whoever asks next."""
-        promised = [row for row in await self._store.queue(MOST_LOOKED_AT) if row.reserved_by == session_id]
-        lost = [(row.run_id, row.reservation_token) for row in promised if row.run_id not in holding]
-        await self._store.unreserve([(run_id, token) for run_id, token in lost if token is not None])
+        lost = [one for one in await self._store.reservations(session_id) if one[0] not in holding]
         if lost:
+            await self._store.unreserve(lost)
             self._node.queued()
 
     async def transitions(self, ask: Exchange) -> Answer:

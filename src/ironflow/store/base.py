@@ -10,10 +10,12 @@ applies what it returns: for everything that must look first (cancel, pause, rec
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from ironflow.errors import StoreGone
 from ironflow.model.capacity import RunHead, SessionRow
 from ironflow.model.key import KeyRow
 from ironflow.model.scope import DEFAULT, Scope
@@ -87,9 +89,18 @@ class Store(Reader, Protocol):
     exclusive_transactions: bool
     #: the address without its password
     name: str
+    #: done once the database can never be used again from here; whoever works on it stops then
+    gone: asyncio.Future[StoreGone]
 
     def now(self) -> int:
         """Milliseconds since 1970: the last database time seen plus the time since, never backwards."""
+        ...
+
+    async def ahead(self) -> int:
+        """How far `now` is ahead of the clock behind it, ms: one that was set back, or another one since a failover.
+
+        For so long `now` stands still.
+        """
         ...
 
     def observe(self, observer: Observer | None) -> None:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ironflow.errors import OUTAGES
+from ironflow.errors import OUTAGES, StoreGone
 from ironflow.model.capacity import LeaseRow, RunHead, SessionRow
 from ironflow.model.journal import RUN_RESUMED, Event
 from ironflow.model.run import RUNNING
@@ -50,6 +50,8 @@ class PostgresStore(PostgresSessions, PostgresOperator):
         #: See `Store`. A commit never blocks the loop here, so nothing depends on it; it is kept because it is set on
         #: every store.
         self.concurrent_writers = 0
+        #: See `Store`. A server that is away may come back.
+        self.gone: asyncio.Future[StoreGone] = asyncio.get_running_loop().create_future()
         known = self._statements
         lone = Lone(known)
         append = Shape(lone.append, known["append_many"], shapes.append_many)

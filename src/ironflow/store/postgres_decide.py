@@ -70,6 +70,12 @@ class Decider(Named):
         self._clock.saw(at)
         return int(at)
 
+    async def compare(self, connection: Connection) -> None:
+        """Ask the database for its own time, and go by it."""
+        shown = self._clock.now()
+        [(told,)] = await self._fetch(connection, "clock", floor=self._clock.bare())
+        self._clock.compare(shown, told)
+
     # ---- guarded transitions
     async def guarded(
         self, connection: Connection, transitions: Sequence[Transition], last_seqs: dict[str, int]

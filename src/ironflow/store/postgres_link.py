@@ -9,6 +9,7 @@ link only tells that it broke.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -42,6 +43,8 @@ CONNECT_TIMEOUT_S = 10.0
 TRIES = 5
 #: How long (ms) a transaction may wait for its owner: far longer than a busy loop takes between two statements.
 STILL_MS = 5_000
+#: A process that commits asks the database for its own time at least so often, ns; see `Clock`.
+CHECKED_NS = 10_000_000_000
 
 _LOST = (
     OSError,  # ConnectionError and TimeoutError are among its kinds
@@ -60,6 +63,32 @@ BROKEN = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientE
 _AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
 #: The schema or a plan changed under a prepared statement: it has to be prepared anew.
 _OUTDATED = (asyncpg.InvalidCachedStatementError, asyncpg.InvalidSQLStatementNameError)
+#: A prepared statement is not where it was made: what a pooler does that changes servers between transactions.
+_ELSEWHERE = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+#: What to do about such a pooler.
+UNPREPARED = (
+    "Behind a pooler in transaction mode (PgBouncer), add `prepare=false` to the address of the database: "
+    "`…/NAME?prepare=false`."
+)
+#: Statements that the driver keeps prepared on a connection.
+STATEMENTS = 256
+
+
+class _Connection(asyncpg.Connection):
+    """A connection whose prepared statements have names that no other connection uses.
+
+    The driver counts them up from 1 in every process. Where a pooler lends one session of the server to many, somebody
+    else's statement of the same name would be executed, with these arguments; so it is one that does not exist.
+    """
+
+    __slots__ = ("_mark",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._mark = secrets.token_hex(8)
+
+    def _get_unique_id(self, prefix: str) -> str:
+        return f"{super()._get_unique_id(prefix)}{self._mark}"  # type: ignore[misc]  # not in the stubs
 
 
 class Address:
@@ -91,18 +120,21 @@ class Address:
         self.name = redact_url(self.dsn)
         self.prepare = prepare == "true"
 
-    async def connect(self) -> Connection:
-        """A new connection.
+    def options(self, statements: int = STATEMENTS) -> dict[str, Any]:
+        """How the driver makes a connection, or a pool of them; `statements`: so many may be kept prepared."""
+        return {
+            "command_timeout": STATEMENT_TIMEOUT_S,
+            "statement_cache_size": statements if self.prepare else 0,
+            "connection_class": _Connection,
+        }
+
+    async def connect(self, statements: int = STATEMENTS) -> Connection:
+        """A new connection; `statements`: so many may be kept prepared.
 
         Raises:
             OSError, asyncpg.PostgresError: as the driver says.
         """
-        connection: Connection = await asyncpg.connect(
-            self.dsn,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=STATEMENT_TIMEOUT_S,
-            statement_cache_size=256 if self.prepare else 0,
-        )
+        connection: Connection = await asyncpg.connect(self.dsn, timeout=CONNECT_TIMEOUT_S, **self.options(statements))
         return connection
 
 
@@ -164,6 +196,8 @@ def translated(error: Exception, name: str) -> Exception:
         return StoreReadOnly(f"{name} takes no writes: {error}")
     if isinstance(error, (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)):
         return StoreCorrupt(f"{name} cannot read its own data: {error}")
+    if isinstance(error, _ELSEWHERE):
+        return StoreError(f"{name} refused a statement: {reason(error)}", hint=UNPREPARED)
     if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError)):
         return StoreError(f"{name} refused a statement: {error}")
     return error
@@ -171,6 +205,8 @@ def translated(error: Exception, name: str) -> Exception:
 
 def unreachable(name: str, error: BaseException | None, hint: str | None = None) -> StoreUnreachable:
     """No connection, with the reason in one line, and what to do if it is not the usual."""
+    if hint is None and isinstance(error, _ELSEWHERE):
+        hint = UNPREPARED
     return StoreUnreachable(f"cannot reach {name}: {reason(error)}", hint=hint)
 
 
@@ -178,6 +214,8 @@ def reason(error: BaseException | None) -> str:
     """What happened, in one line."""
     if isinstance(error, (asyncpg.InterfaceError, asyncpg.InternalClientError)) and lost(error):
         return "the connection broke"  # what the driver says is about its own state, and means nothing to anybody else
+    if isinstance(error, _ELSEWHERE):
+        return str(error.args[0])  # without the driver's advice, which is for who calls the driver
     return " ".join(str(error).split()) if error is not None and str(error) else type(error).__name__
 
 
@@ -278,34 +316,66 @@ class Clock:
     """The time of the database as this process knows it: what it said last, plus the time since; never
     backwards.
 
+    What this process has shown is the least that its statements are given, and so the least that they answer. Were
+    those answers believed, a clock of the database that is set back (or that of another server, after a failover) would
+    never be noticed: this process would stay ahead of it, and take others, whose times are right, for silent. So the
+    database is asked now and then what it says by itself (`store.ahead`), and time stands still here for as long as the
+    database needs to come after.
+
     Args:
         own: a clock that replaces the database's (tests), milliseconds since 1970.
+        monotonic: nanoseconds that never run backwards.
     """
 
-    __slots__ = ("_at", "_last", "_own", "_seen")
+    __slots__ = ("_at", "_last", "_monotonic", "_own", "_seen", "_unchecked")
 
-    def __init__(self, own: Callable[[], int] | None = None) -> None:
+    def __init__(self, own: Callable[[], int] | None = None, monotonic: Callable[[], int] = time.monotonic_ns) -> None:
         self._own = own
+        self._monotonic = monotonic
         self._at = 0
+        #: when the database said so; while time stands still, when it will
         self._seen = 0
         self._last = 0
+        #: when the database has to be asked again
+        self._unchecked = monotonic() + CHECKED_NS
 
     def saw(self, at: int) -> None:
-        """The database said what time it is."""
-        if at >= self._at:
+        """The database answered with this time, which is at least what it was given."""
+        if at > self._time():
             self._at = at
-            self._seen = time.monotonic_ns()
+            self._seen = self._monotonic()
+
+    def compare(self, shown: int, told: int) -> int:
+        """How far this process was ahead of the database, ms; time stands still for so long from now on.
+
+        Args:
+            shown: the time here when the database was asked.
+            told: what it said by itself.
+        """
+        self._unchecked = self._monotonic() + CHECKED_NS
+        ahead = shown - told
+        if ahead <= 0:
+            self.saw(told)
+            return 0
+        self._at = max(self._time(), self._last)
+        self._seen = self._monotonic() + ahead * 1_000_000
+        return ahead
+
+    def unchecked(self) -> bool:
+        """Whether the database was not compared with for a while."""
+        return self._own is None and self._monotonic() >= self._unchecked
 
     def now(self) -> int:
         """Milliseconds since 1970."""
-        if self._own is not None:
-            now = self._own()
-        else:
-            now = self._at + (time.monotonic_ns() - self._seen) // 1_000_000
+        now = self._time()
         if now < self._last:
             return self._last
         self._last = now
         return now
+
+    def bare(self) -> int:
+        """What a statement is given to tell what the database says by itself."""
+        return 0 if self._own is None else -self._own()
 
     def floor(self) -> int:
         """What a statement is given: a time to stay above, or (negative) the very time to use.
@@ -314,3 +384,8 @@ class Clock:
         millisecond away from the commit that writes it.
         """
         return -self.now() if self._own is not None else max(self._at, self._last)
+
+    def _time(self) -> int:
+        if self._own is not None:
+            return self._own()
+        return self._at + max(0, self._monotonic() - self._seen) // 1_000_000

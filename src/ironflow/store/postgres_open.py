@@ -19,6 +19,7 @@ from ironflow.errors import IronflowError, StoreError
 from ironflow.store import dialect, migrate
 from ironflow.store.dialect import Statement
 from ironflow.store.postgres_link import (
+    UNPREPARED,
     Address,
     Connection,
     Patience,
@@ -34,6 +35,8 @@ OLDEST = 140_000
 #: The number under which openers take turns ("ironflow" read as hexadecimal digits would not fit; any
 #: constant does).
 _TURN = 4_921_337_001
+
+_PROCESS = "select pg_backend_pid()"
 
 _FILES = ("postgres_batches", "postgres_lone", "postgres_general", "postgres_loops")
 _OWN_NAME = re.compile(r"\b(ironflow_[a-z_]+)_v\b")
@@ -89,7 +92,7 @@ async def look_in(address: Address, read_only: bool) -> Opened:
     """Reach the database and bring it up to date. A connection that breaks on the way is a pause, as everywhere.
 
     Raises:
-        StoreError: see `prepare`.
+        StoreError: see `prepare`; or a pooler is between that keeps no sessions, and the address does not say so.
         StoreUnreachable: nobody answers, or not to this user, or the database does not exist. Of an address at which
             no server was met that is told at once: a wrong one does not get better by waiting.
     """
@@ -100,6 +103,8 @@ async def look_in(address: Address, read_only: bool) -> Opened:
             connection = await _connect(address)
             met = True
             try:
+                if address.prepare:
+                    await _check_sessions(connection, address)
                 return await prepare(connection, address.name, read_only)
             finally:
                 await leave(connection)
@@ -113,11 +118,36 @@ async def look_in(address: Address, read_only: bool) -> Opened:
 
 async def _connect(address: Address) -> Connection:
     try:
-        return await address.connect()
+        return await address.connect(statements=0)  # whoever is between: nothing is left on a server
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise unreachable(address.name, error, _REFUSES) from error
     except (asyncpg.ClientConfigurationError, ValueError) as error:
         raise unreachable(address.name, error) from error
+
+
+async def _check_sessions(connection: Connection, address: Address) -> None:
+    """Refuse a pooler that changes servers between transactions, of which the address does not tell.
+
+    A server greets with the number of its process, a pooler with one of its own. Only if they differ is there more to
+    ask: whether one connection meets two processes, or two connections the same. In a session neither can be. An idle
+    pooler gives the server that was used last, or the longest ago: two looks of one connection in a row, with the
+    other's between other two, show either. A busy one shows it by chance, and sooner.
+
+    Raises:
+        StoreError: there is one.
+        OSError, asyncpg.PostgresError: as the driver says.
+    """
+    if await connection.fetchval(_PROCESS) == connection.get_server_pid():
+        return
+    other = await _connect(address)
+    seen: set[tuple[bool, int]] = set()
+    try:
+        for looking in (connection, other, connection, connection, other, other) * 2:
+            seen.add((looking is other, await looking.fetchval(_PROCESS)))
+    finally:
+        await leave(other)
+    if len(seen) != 2 or len({process for _, process in seen}) != 2:
+        raise StoreError(f"{address.name} is a pooler that changes servers between transactions", hint=UNPREPARED)
 
 
 async def prepare(connection: Connection, name: str, read_only: bool) -> Opened:

@@ -24,7 +24,6 @@ from ironflow.model.wait import WaitRow
 from ironflow.store import rows
 from ironflow.store.dialect import Statement
 from ironflow.store.postgres_link import (
-    STATEMENT_TIMEOUT_S,
     TRIES,
     Address,
     Clock,
@@ -60,10 +59,9 @@ class Readers:
             self._address.dsn,
             min_size=0,
             max_size=POOL_CONNECTIONS,
-            command_timeout=STATEMENT_TIMEOUT_S,
-            statement_cache_size=256 if self._address.prepare else 0,
             # The usual reset is a round trip per use, and there is nothing to reset: nobody sets anything.
             reset=_leave,
+            **self._address.options(),
         )
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -133,6 +131,12 @@ class PostgresReads:
     def now(self) -> int:
         """See `Store.now`."""
         return self._clock.now()
+
+    async def ahead(self) -> int:
+        """See `Store.ahead`."""
+        shown = self._clock.now()
+        [(told,)] = await self._read("clock", floor=self._clock.bare())
+        return self._clock.compare(shown, told)
 
     async def _read(self, name: str, /, **values: Any) -> list[Any]:
         statement = self._statements[name]
@@ -313,6 +317,10 @@ class PostgresReads:
     async def queue(self, limit: int = 1000) -> list[QueueRow]:
         """See `Store.queue`."""
         return [QueueRow(*values) for values in await self._read("queue", limit=rows.bounded(limit))]
+
+    async def reservations(self, session_id: str) -> list[tuple[str, str]]:
+        """See `Store.reservations`."""
+        return [(run_id, token) for run_id, token in await self._read("reservations", session_id=session_id)]
 
     async def lanes(self) -> list[dict[str, Any]]:
         """See `Store.lanes`."""

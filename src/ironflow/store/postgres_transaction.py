@@ -77,9 +77,8 @@ class UserConnections:
             self._address.dsn,
             min_size=0,
             max_size=CONNECTIONS,
-            command_timeout=STATEMENT_TIMEOUT_S,
-            statement_cache_size=100 if self._address.prepare else 0,
             reset=_reset,
+            **self._address.options(100),
         )
 
     async def take(self) -> Connection:

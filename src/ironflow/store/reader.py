@@ -214,6 +214,10 @@ class Reader(Protocol):
         """The dispatch queue in the order of handing out, whatever the status of its rows."""
         ...
 
+    async def reservations(self, session_id: str) -> list[tuple[str, str]]:
+        """What a session was promised and has not taken, as `Store.unreserve` takes it: (run_id, token)."""
+        ...
+
     async def waits(self, run_id: str) -> list[WaitRow]:
         """The open waits of a run."""
         ...

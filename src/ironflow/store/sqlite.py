@@ -30,6 +30,7 @@ from ironflow.store.clock import Floored, host_clock
 from ironflow.store.committer import Committer
 from ironflow.store.guards import LOOKS, page
 from ironflow.store.sqlite_connection import check_ours, check_writable, connect, explained, prepare, verify
+from ironflow.store.sqlite_file import DatabaseFile
 from ironflow.store.sqlite_heart import SqliteHeart
 from ironflow.store.sqlite_log import LogKeeper
 from ironflow.store.sqlite_operator import SqliteOperator
@@ -64,22 +65,23 @@ class SqliteStore(SqliteSessions, SqliteOperator):
                 undo.callback(give_back, self._turnstile)
                 writing = _open_for_writing(path, self._turnstile, clock, name)
                 undo.callback(writing.close)
-                self._log = LogKeeper(lambda: connect(path, cache_kib=1024), self._turnstile)
-            super().__init__(path, name)
+            file = DatabaseFile(path, name, loop, written=not read_only)
+            super().__init__(file)
             undo.callback(self._close_readers)
             with explained(name):
                 if read_only:
                     verify(self._near, name)
                 self._learn_the_time()
             undo.pop_all()
-        self._writer = SqliteWriter(writing, self._turnstile, clock, name, self._wrote)
+        self._writer = SqliteWriter(writing, self._turnstile, clock, file, self._wrote)
         self._committer = Committer(self._writer, loop)
         self._wake = WakeSocket()
         self._observer: Observer | None = None
         self._closed = False
         self._transactions: SqliteTransactions | None = None
         if self._turnstile is not None:
-            self._transactions = SqliteTransactions(path, name, self._turnstile, clock, self._wrote, migrate.tables())
+            self._log = LogKeeper(file, self._turnstile)
+            self._transactions = SqliteTransactions(file, self._turnstile, clock, self._wrote, migrate.tables())
 
     def _learn_the_time(self) -> None:
         try:
@@ -98,6 +100,10 @@ class SqliteStore(SqliteSessions, SqliteOperator):
     def now(self) -> int:
         """See `Store.now`."""
         return self._clock()
+
+    async def ahead(self) -> int:
+        """See `Store.ahead`."""
+        return self._clock.ahead()
 
     @property
     def concurrent_writers(self) -> int:
@@ -236,7 +242,7 @@ class SqliteStore(SqliteSessions, SqliteOperator):
     def heart(self) -> SqliteHeart:
         """See `Store.heart`."""
         assert self._turnstile is not None, "a store that only reads renews nothing"
-        return SqliteHeart(self._path, self._turnstile, self._clock, self._statements, self.name)
+        return SqliteHeart(self._file, self._turnstile, self._clock, self._statements)
 
     async def close(self) -> None:
         """Commit what was submitted, answer it, and close everything. A second call does nothing."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from ironflow.store.dialect import Statement
 from ironflow.store.heart import LEASE_STALE, REFRESHED, Beat, Held, Verdict
-from ironflow.store.sqlite_connection import connect, explained
+from ironflow.store.sqlite_connection import explained
+from ironflow.store.sqlite_file import DatabaseFile
 from ironflow.store.turnstile import Turnstile
 
 
@@ -22,25 +22,25 @@ class SqliteHeart:
 
     def __init__(
         self,
-        path: Path,
+        file: DatabaseFile,
         turnstile: Turnstile,
         now: Callable[[], int],
         statements: Mapping[str, Statement],
-        name: str,
     ) -> None:
+        self._file = file
         self._turnstile = turnstile
         self._now = now
         self._beat_session = statements["beat_session"].text
         self._renew_leases = statements["renew_leases"].text
-        self._name = name
-        with explained(name):
-            self._connection = connect(path, cache_kib=2 * 1024)
+        with explained(file.name):
+            self._connection = file.connect(cache_kib=2 * 1024)
 
     def beat(
         self, session_id: str, session_ttl_ms: int, lease_ttl_ms: int, credits: int, held: Sequence[Held]
     ) -> Beat:
         """See `Heart.beat`."""
-        with explained(self._name), self._turnstile.turn():
+        with explained(self._file.name), self._turnstile.turn():
+            self._file.check()
             connection = self._connection
             connection.execute("begin immediate")
             try:

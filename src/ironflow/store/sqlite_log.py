@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
 
 from ironflow.errors import IronflowError
+from ironflow.store.sqlite_file import DatabaseFile
 from ironflow.store.turnstile import Turnstile
 
 #: Pages after which a round begins: half of what the log holds, so that there is time for the round itself. Rounds cost
@@ -36,8 +36,8 @@ log = logging.getLogger("ironflow.store")
 class LogKeeper:
     """Counts the pages that are written and checkpoints in time."""
 
-    def __init__(self, open_connection: Callable[[], sqlite3.Connection], turnstile: Turnstile) -> None:
-        self._open = open_connection
+    def __init__(self, file: DatabaseFile, turnstile: Turnstile) -> None:
+        self._file = file
         self._turnstile = turnstile
         self._pages = 0
         self._grown = False
@@ -84,12 +84,16 @@ class LogKeeper:
             if connection is not None:
                 connection.close()
 
+    def _open(self) -> sqlite3.Connection:
+        return self._file.connect(cache_kib=1024)
+
     def _round(self, connection: sqlite3.Connection) -> None:
         if not self._grown:
             self._grown = True
             with self._turnstile.turn():
                 grow(connection, LOG_BYTES)
             return
+        self._file.check()  # else the log of one file would be copied into another
         connection.execute("pragma wal_checkpoint(passive)").fetchall()
         with self._turnstile.turn():
             connection.execute("pragma wal_checkpoint(passive)").fetchall()

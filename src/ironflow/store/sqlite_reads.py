@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from ironflow.errors import StoreCorrupt
@@ -29,6 +28,7 @@ from ironflow.store import rows
 from ironflow.store.dialect import SHARED, SQLITE, Statement, load
 from ironflow.store.reader import Expired, RunFilter, Standing, Unowned
 from ironflow.store.sqlite_connection import connect, explain, explained
+from ironflow.store.sqlite_file import DatabaseFile
 
 #: Rows that are looked up one by one in the loop; more are looked up in the thread.
 FEW = 16
@@ -40,13 +40,14 @@ PAGE, PAGE_SIZE = 256, 256 * 1024
 class SqliteReads:
     """The reading half of the store."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.name = name
-        self._path = path
+    def __init__(self, file: DatabaseFile) -> None:
+        self.name = file.name
+        self.gone = file.gone
+        self._file = file
         self._statements: dict[str, Statement] = load(SQLITE, *SHARED, "sqlite_loops")
-        with explained(name):
-            self._near = connect(path, read_only=True, cache_kib=16 * 1024)
-            self._far = connect(path, read_only=True, cache_kib=16 * 1024)
+        with explained(file.name):
+            self._near = connect(file.path, read_only=True, cache_kib=16 * 1024)
+            self._far = connect(file.path, read_only=True, cache_kib=16 * 1024)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ironflow-reader")
 
     def now(self) -> int:
@@ -57,6 +58,7 @@ class SqliteReads:
     def _read(self, name: str, **values: Any) -> list[Any]:
         if rows.unheard_of(values.values()):
             return []
+        self._file.glance()
         try:
             found: list[Any] = self._near.execute(self._statements[name].text, values).fetchall()
         except sqlite3.Error as error:
@@ -71,6 +73,7 @@ class SqliteReads:
 
     async def _in_thread(self, read: Callable[[sqlite3.Connection], list[Any]]) -> list[Any]:
         def call() -> list[Any]:
+            self._file.glance()
             with explained(self.name):
                 return read(self._far)
 
@@ -133,6 +136,7 @@ class SqliteReads:
         found: list[Any] = []
         size = 0
         named = {"run_id": run_id, "after": after, "limit": limit}
+        self._file.glance()
         with explained(self.name), closing(self._near.execute(self._statements["slim_journal"].text, named)) as events:
             for values in events:
                 size += len(values[3] or "")
@@ -168,6 +172,7 @@ class SqliteReads:
     # ---- the queue and the waits
     async def peek(self, routes: Sequence[str], limit: int) -> list[RunHead]:
         """See `Store.peek`."""
+        self._file.glance()
         with explained(self.name):
             return [rows.head(values) for values in self._ready(self._near, routes, limit)]
 
@@ -265,6 +270,10 @@ class SqliteReads:
     async def queue(self, limit: int = 1000) -> list[QueueRow]:
         """See `Store.queue`."""
         return [QueueRow(*values) for values in await self._read_far("queue", limit=rows.bounded(limit))]
+
+    async def reservations(self, session_id: str) -> list[tuple[str, str]]:
+        """See `Store.reservations`."""
+        return await self._read_far("reservations", session_id=session_id)
 
     async def lanes(self) -> list[dict[str, Any]]:
         """See `Store.lanes`."""

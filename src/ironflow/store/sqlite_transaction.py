@@ -18,7 +18,6 @@ import inspect
 import sqlite3
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
@@ -27,7 +26,8 @@ from ironflow.errors import StoreError
 from ironflow.model.transition import APPLIED, NEWS, Transition
 from ironflow.store.plan import payload_size
 from ironflow.store.sqlite_batch import commit_batch
-from ironflow.store.sqlite_connection import connect, explain
+from ironflow.store.sqlite_connection import explain
+from ironflow.store.sqlite_file import DatabaseFile
 from ironflow.store.sqlite_loan import LentConnection, Loan
 from ironflow.store.turnstile import Turnstile
 
@@ -47,8 +47,7 @@ class SqliteTransactions:
     """The transactions of one store, one at a time in the order in which they were asked for.
 
     Args:
-        path: the file.
-        name: of the file, for errors.
+        file: the file.
         turnstile: of the file.
         now: database time.
         wrote: told after each commit, with the turn held, about how many pages of the log it took.
@@ -57,15 +56,14 @@ class SqliteTransactions:
 
     def __init__(
         self,
-        path: Path,
-        name: str,
+        file: DatabaseFile,
         turnstile: Turnstile,
         now: Callable[[], int],
         wrote: Callable[[int], None],
         tables: frozenset[str],
     ) -> None:
-        self.path = path
-        self.name = name
+        self.file = file
+        self.name = file.name
         self.turnstile = turnstile
         self.now = now
         self.wrote = wrote
@@ -227,7 +225,7 @@ class SqliteTransaction:
             return
         self._holds = True
         try:
-            found = connect(host.path, cache_kib=_CACHE_KIB, factory=LentConnection)
+            found = host.file.connect(_CACHE_KIB, LentConnection)
             assert isinstance(found, LentConnection)
             connection = found
             connection.execute("begin immediate")
@@ -301,6 +299,7 @@ class SqliteTransaction:
         with self._lock:
             if not self._holds:
                 raise self._cut or StoreError("the transaction has ended")
+            host.file.check()
             [answer] = commit_batch(connection, [change], host.now())
             if answer == APPLIED:
                 connection.execute("commit")

@@ -14,13 +14,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ironflow.errors import StoreReadOnly
+from ironflow.errors import StoreReadOnly, StoreUnreachable
 from ironflow.model.transition import Audit, Decide, Decisions, Transition
 from ironflow.store.committer import Answer
 from ironflow.store.plan import payload_size
 from ironflow.store.sqlite_alone import append_alone, appends_alone, leave_alone, leaves_alone
 from ironflow.store.sqlite_batch import commit_batch, decide_batch
 from ironflow.store.sqlite_connection import BUSY_MS, environmental, explain
+from ironflow.store.sqlite_file import DatabaseFile
 from ironflow.store.turnstile import Turnstile
 
 Result = TypeVar("Result")
@@ -39,7 +40,7 @@ class SqliteWriter:
         connection: open for writing; None in a store that only reads.
         turnstile: of its file.
         now: database time, read inside each transaction.
-        name: of the file, for errors.
+        file: which each of them expects to find.
         wrote: told after each transaction about how many pages of the log it took.
     """
 
@@ -48,13 +49,14 @@ class SqliteWriter:
         connection: sqlite3.Connection | None,
         turnstile: Turnstile | None,
         now: Callable[[], int],
-        name: str,
+        file: DatabaseFile,
         wrote: Callable[[int], None],
     ) -> None:
         self._connection = connection
         self._turnstile = turnstile
         self._now = now
-        self._name = name
+        self._file = file
+        self._name = file.name
         self._wrote = wrote
         self._patience_ms = BUSY_MS
 
@@ -89,7 +91,7 @@ class SqliteWriter:
             if len(batch) == 1:
                 return [explain(error, self._name)]
         except Exception as error:
-            if len(batch) == 1 or isinstance(error, OSError):
+            if len(batch) == 1 or isinstance(error, OSError | StoreUnreachable):
                 return [error] * len(batch)
         return [self.commit((change,))[0] for change in batch]
 
@@ -126,7 +128,7 @@ class SqliteWriter:
                 raise
             if len(run_ids) == 1:
                 return {run_ids[0]: explain(error, self._name)}
-        except OSError:
+        except (OSError, StoreUnreachable):
             raise  # the machine: a smaller transaction would meet it just the same
         except Exception as error:
             if not run_ids:
@@ -196,6 +198,7 @@ class SqliteWriter:
     def _ready(self, patience_ms: int) -> sqlite3.Connection:
         connection = self._connection
         assert connection is not None
+        self._file.check()
         self._wait_at_most(patience_ms)
         return connection
 

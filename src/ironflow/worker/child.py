@@ -128,8 +128,9 @@ def _told() -> asyncio.Future[int | None]:
             return
 
     # Signals reach a whole process group, and the parent answers them in order: this one does the same.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, leave, None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # what `nohup` has switched off stays so
+            loop.add_signal_handler(number, leave, None)
     threading.Thread(target=listen, name="ironflow-parent", daemon=True).start()
     return told
 

@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ironflow.model.capacity import SessionRow
@@ -160,6 +160,17 @@ def already_dead(session: SessionRow) -> tuple[bool, Opening | None]:
         return False, None
     finally:
         os.close(fd)
+
+
+def living(sessions: Iterable[SessionRow]) -> list[SessionRow]:
+    """These sessions, but for those whose processes are proven to be gone.
+
+    For who reads and is no worker: until its clock is over, the row of a dead session looks like that of a live one.
+    The question changes nothing: a watcher that waits for the same lock gets it as it would, and nobody is told.
+    """
+    host, boot = host_name(), boot_id()
+    # Those of this process itself are told by the locks that it holds.
+    return [one for one in sessions if not (watchable(one, host, boot, "") and already_dead(one)[0])]
 
 
 def watch_once(session: SessionRow, died: Died) -> None:

@@ -22,7 +22,7 @@ from ironflow.engine.history import History
 from ironflow.engine.plan import PAUSE, RELEASE, RETRY, SUSPENSION, Leave, Plan, StepRun
 from ironflow.engine.registry import Registry
 from ironflow.engine.segment import Segment
-from ironflow.errors import OUTAGES, AccessError
+from ironflow.errors import OUTAGES, IronflowError
 from ironflow.model import run as runs
 from ironflow.model.capacity import RunHead
 from ironflow.model.run import RunRow
@@ -97,8 +97,8 @@ class Worker:
         self.isolation = Isolation(self, reach)
         #: set once somebody wishes that this worker leaves: it takes nothing more, and whoever runs it stops it
         self.dismissed = asyncio.Event()
-        #: why nobody takes anything from this worker any more: its key was taken back
-        self.refused: AccessError | None = None
+        #: why nobody takes anything from this worker any more: its key was taken back, or its database is gone
+        self.refused: IronflowError | None = None
         self.stopping = False
         #: told of what happens here, where somebody watches
         self.observer: Observer | None = None
@@ -353,7 +353,7 @@ class Worker:
             log.warning("this worker is asked to leave: it takes nothing more")
             self.dismissed.set()
 
-    def refuse(self, error: AccessError) -> None:
+    def refuse(self, error: IronflowError) -> None:
         """Nobody takes anything from this worker any more. It is to stop now: what it executes cannot be recorded."""
         self.refused = error
         self.dismissed.set()

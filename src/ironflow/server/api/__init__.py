@@ -6,7 +6,7 @@ The routes of all modules stand in the app side by side, each with its whole pat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.responses import Response
@@ -23,7 +23,10 @@ from ironflow.server.large import Places
 from ironflow.server.node import Node
 from ironflow.server.sse import Tail
 
-__all__ = ["PREFIX", "mount", "routes"]
+__all__ = ["DOCUMENT", "PREFIX", "mount", "routes"]
+
+#: The path of the OpenAPI document.
+DOCUMENT: Final = f"{PREFIX}/openapi.json"
 
 
 def routes() -> Sequence[BaseRoute]:
@@ -46,7 +49,7 @@ def mount(app: FastAPI, node: Node, access: Access) -> None:
             made.append(document(app.routes, node.settings.max_api_body_bytes))
         return Json(made[0])
 
-    app.add_api_route(f"{PREFIX}/openapi.json", openapi, include_in_schema=False)
+    app.add_api_route(DOCUMENT, openapi, include_in_schema=False)
     app.add_middleware(Aliases)
 
 

@@ -15,6 +15,7 @@ from ironflow.model.capacity import SessionRow
 from ironflow.server import shown
 from ironflow.server.api.answers import PREFIX, NodeHere, Platform, errors
 from ironflow.server.bodies import Json
+from ironflow.worker.evidence import living
 
 router = APIRouter(prefix=f"{PREFIX}/capacity", tags=["capacity"])
 
@@ -73,5 +74,5 @@ def _credit(row: SessionRow) -> dict[str, Any]:
 async def stats(node: NodeHere, caller: Platform) -> Response:
     """Runs by state, places, leases and queued segments."""
     store = node.store
-    counts, live = await store.counts(), await store.sessions()
+    counts, live = await store.counts(), living(await store.sessions())
     return Json(views.stats(counts, live, len(await store.leases()), await store.next_due()))

@@ -1,13 +1,14 @@
 """The OpenAPI 3.1 document of the API, as `/api/v1/openapi.json` serves it.
 
 FastAPI makes it from the routes. What is put right here: refusals are `application/problem+json`, which it cannot be
-told; a parameter is left out rather than null, for which an address has no form; the forms of bodies stand beside those
-of answers, under their names; and the refusal of its own validation is left out, because `problems` answers in its
-place.
+told; titles of operations are those of their ids, and not of functions; a parameter is left out rather than null, for
+which an address has no form; the forms of bodies stand beside those of answers, under their names; and the refusal of
+its own validation is left out, because `problems` answers in its place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,17 @@ Lists are read page by page: pass `next` back as `cursor`, with the same filters
 Times are there twice: `x_at_ms` in milliseconds since 1970 and `x_at` in ISO 8601, UTC. An id in a path may hold any
 printable character; percent-encode it.
 
+**Values** of the code of workflows (`input`, `output`, `result`) are in the form in which journals hold them: JSON, in
+which an object with one key that begins with `$` stands for a type that JSON does not have.
+
+- `{{"$decimal": "14.90"}}`: a decimal number; `$uuid`, `$date`, `$time`: their text
+- `$float`: `"nan"`, `"inf"` or `"-inf"`
+- `$datetime`: ISO 8601, or a list of that and the name of the time zone
+- `$timedelta`: a list of days, seconds, microseconds; `$complex`: a list of two numbers as texts
+- `$bytes`, `$bytearray`: base64
+- `$tuple`, `$set`, `$frozenset`: a list; `$dict`: a list of pairs, each a key and its value
+- `$as`: a list of the name of a class and what it holds
+
 A run's `state`: `pending` and `retrying` wait in the queue, `running` executes, `sleeping`, `waiting` and
 `awaiting_approval` wait without holding a worker, `paused` waits for a person, `cancelling` undoes its steps. It has
 ended as `completed`, as `warning` (completed, with something to look at), as `failed` or as `cancelled`.
@@ -56,6 +68,7 @@ def document(routes: Sequence[BaseRoute], most_bytes: int = _MOST_BYTES) -> dict
     found = get_openapi(title="Ironflow", version="1", description=about, routes=routes, openapi_version="3.1.0")
     schemas = found["components"]["schemas"]
     for operation in _operations(found):
+        operation["summary"] = _words(operation["operationId"])
         for parameter in operation.get("parameters", ()):
             parameter["schema"] = _given(parameter["schema"])
             if parameter["in"] == "path":
@@ -75,6 +88,11 @@ def document(routes: Sequence[BaseRoute], most_bytes: int = _MOST_BYTES) -> dict
 def _operations(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for path in found["paths"].values():
         yield from path.values()
+
+
+def _words(name: str) -> str:
+    """An operation's id as a title: "Get input schema" of `getInputSchema`."""
+    return re.sub("[A-Z]", lambda found: f" {found[0].lower()}", name).capitalize()
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from ironflow.engine import reading, views
 from ironflow.engine.why import holds
-from ironflow.errors import InvalidCursor, InvalidRequest, RunNotFound, StoreError, TooManyStreams
+from ironflow.errors import InvalidCursor, RunNotFound, StoreError, TooManyStreams
 from ironflow.model import journal as j
 from ironflow.server import paging, shown
 from ironflow.server.access import Access, Caller
@@ -22,6 +22,7 @@ from ironflow.server.large import Page
 from ironflow.server.node import Node
 from ironflow.server.schemas import EventsQuery, JournalQuery, PageQuery
 from ironflow.server.sse import Tail, frames
+from ironflow.worker.evidence import living
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
@@ -180,9 +181,9 @@ def _place(header: str | None, after: int | None) -> int:
 @router.get(
     "/runs/{run_id:path}/why",
     operation_id="explainRun",
-    responses={**errors(RunNotFound, InvalidRequest), 200: {"model": list[shown.Hold]}},  # type: ignore[valid-type]
+    responses={**errors(RunNotFound), 200: {"model": list[shown.Hold]}},  # type: ignore[valid-type]
 )
 async def why(node: NodeHere, caller: Viewer, run_id: str) -> Response:
     """Why a run does not move: every hold, the most telling first, with the earliest time at which it can lift."""
     await run_of(node, caller, run_id)
-    return Json([hold_of(hold) for hold in await holds(node.store, run_id)])
+    return Json([hold_of(hold) for hold in await holds(node.store, run_id, living)])

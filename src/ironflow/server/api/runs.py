@@ -48,6 +48,7 @@ from ironflow.server.catalogue import Catalogue
 from ironflow.server.node import Node
 from ironflow.server.schemas import Cancel, Nothing, Retry, RunsQuery, RunStart
 from ironflow.store.reader import RunFilter
+from ironflow.worker.evidence import living
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
@@ -229,8 +230,12 @@ async def cancel(
 async def pause(
     node: NodeHere, caller: Developer, run_id: str, _: Annotated[Nothing, Depends(body(Nothing, optional=True))]
 ) -> Response:
-    """Hold a run where it is: no further step begins. A body that executes runs on; its result counts if the run comes
-    back to the same worker, and at any other the step executes again.
+    """Hold a run where it is: no further step begins.
+
+    A body that executes right now goes on to its end in its worker, and its result counts only if that worker's process
+    still lives at the resume and takes the run again. Anywhere else the step counts as cut off, as after a crash: it
+    executes again; if it is `at_most_once`, it does not, and the workflow gets `StepInterrupted`, unless the step says
+    by `reconcile` what became of it.
     """
     await run_of(node, caller, run_id)
     return await _steered(node, run_id, commands.pause(node.store, run_id, caller.actor))
@@ -280,7 +285,7 @@ async def get(node: NodeHere, places: PlacesHere, caller: Viewer, run_id: str) -
     """A run: its row, its values, its steps, and while it is queued which workers could take it."""
     row = await run_of(node, caller, run_id)
     view = await outlined(node.store, run_id)
-    sessions = await node.store.sessions() if row.state in QUEUED else ()
+    sessions = living(await node.store.sessions()) if row.state in QUEUED else ()
     hold = None if view.hold is None else hold_of(paused(view.hold, run_id))
     routing = views.worker_routing(row, sessions, node.store.now())
     told = {**views.run(row, view), "hold": hold, "worker_routing": routing}

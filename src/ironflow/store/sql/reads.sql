@@ -89,6 +89,11 @@ select {lease_columns} from concurrency_leases where expires_at > :now order by 
 -- name: queue
 select {queue_columns} from dispatch_queue order by priority desc, enqueued_at, run_id limit :limit
 
+-- What a session was promised and has not taken. Along the index of what is due, through what is promised to anybody:
+-- never through a backlog.
+-- name: reservations
+select run_id, reservation_token from dispatch_queue where status = 'reserved' and reserved_by = :session_id
+
 -- name: waits
 select {wait_columns} from waits where run_id = :run_id order by step_id
 
