@@ -47,6 +47,16 @@ async def test_a_run_is_created_without_its_code_and_executed_by_whoever_has_it(
         assert found["worker_routing"] is None
 
 
+async def test_a_whole_number_is_one_however_json_writes_it(sqlite_url: str) -> None:
+    async with serving(sqlite_url) as api:
+        await api.declare("order")
+        key = await api.key("developer")
+        made = await post(api, key, priority=5.0, concurrency_limits={"bank": 3.0})
+        assert (made.status, made.json["priority"], made.json["limits"]) == (201, 5, {"group:bank": 3})
+        for wrong in ({"priority": 5.5}, {"concurrency_limits": {"bank": 0.5}}, {"priority": "5"}):
+            assert (await post(api, key, **wrong)).status == 400
+
+
 async def test_r43_two_creations_at_once_with_one_idempotency_key_make_one_run(postgres_url: str) -> None:
     async with serving(postgres_url) as one, serving(postgres_url) as two:
         await one.declare("order")

@@ -27,6 +27,14 @@ Name = Annotated[str, Field(min_length=1, max_length=ids.LONGEST_NAME)]
 Tag = Annotated[str, Field(pattern=f"^{ids.TAG_FORM}$")]
 
 
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: one without a fraction is whole, however it is written."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
 def _written(value: Any) -> Any:
     """Only a time as people write it: pydantic would read `5` as five seconds of 1970."""
     if not isinstance(value, str) or not re.match(r"\d{4}-\d\d-\d\d[T ]", value, re.ASCII):
@@ -87,7 +95,7 @@ class RunStart(Request):
     )
     concurrency_key: Name | None = Field(None, description="Refused while a live run holds it.")
     # Its bounds are the engine's to check, whose refusal has a code of its own.
-    priority: int | None = Field(
+    priority: Whole | None = Field(
         None,
         description="−100 to 100, higher first; the workflow's own if left out.",
         json_schema_extra={"anyOf": [{"type": "integer", "minimum": -100, "maximum": 100}, {"type": "null"}]},
@@ -98,7 +106,7 @@ class RunStart(Request):
     worker_tags: list[Tag] = Field(
         [], max_length=ids.MOST_TAGS, description="What a worker must carry besides the workflow's own tags."
     )
-    concurrency_limits: dict[Name, Annotated[int, Field(ge=1, le=LARGEST_LIMIT)]] = Field(
+    concurrency_limits: dict[Name, Annotated[Whole, Field(ge=1, le=LARGEST_LIMIT)]] = Field(
         {},
         max_length=ids.MOST_GROUPS,
         description="At most so many runs of each of these groups execute at once.",
