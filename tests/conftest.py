@@ -43,10 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ends_are_logged() -> Iterator[None]:
-    """A command that reports its run itself switches this log off for its process, which here is that of all tests."""
+def _logging_as_it_was() -> Iterator[None]:
+    """A command sets logging up for its process, which here is that of all tests."""
     yield
     logging.getLogger("ironflow.runs").disabled = False
+    for name, level in (("ironflow", logging.NOTSET), ("asyncio", logging.NOTSET), ("", logging.WARNING)):
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture(scope="session")

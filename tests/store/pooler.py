@@ -22,7 +22,7 @@ from tests.recovery.kit import until
 
 from ironflow.testing.relay import Relay
 
-PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin:{os.environ.get('PATH', '')}")
 #: What a server says at the end of a transaction.
 _IDLE = b"Z" + struct.pack(">I", 5) + b"I"
 #: What a client asks for before anything else: TLS, and the encryption of GSSAPI.
