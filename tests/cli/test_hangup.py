@@ -16,6 +16,8 @@ from subprocess import Popen
 import pytest
 from tests.cli.conftest import Cli, environment, eventually
 
+from ironflow.cli.stopping import Signals
+
 #: Makes the terminal that is its stdin its own, as a login does, and becomes the command behind it.
 IN_TERMINAL = """
 import os, sys
@@ -106,3 +108,17 @@ def test_a_demo_that_is_told_to_leave_puts_its_things_away(tmp_path: Path, numbe
             running.kill()
     assert (running.returncode, told.strip()) == (130, "stopped; its processes and files are gone")
     assert not list(tmp_path.glob("ironflow-demo-*"))
+
+
+async def test_what_a_supervisor_passes_on_of_a_hangup_is_no_second_signal() -> None:
+    with Signals() as signals:
+        for number, count in (
+            (signal.SIGHUP, 1),
+            (signal.SIGHUP, 1),
+            (signal.SIGTERM, 1),
+            (signal.SIGTERM, 2),
+            (signal.SIGHUP, 2),
+            (signal.SIGINT, 3),
+        ):
+            signal.raise_signal(number)
+            assert signals.count == count, number

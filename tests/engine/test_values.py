@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from tests.engine.harness import Harness
 from tests.engine.letters import a, b
 
-from ironflow.codec.values import codec_for
 from ironflow.context import Context, Retry, step, workflow
 from ironflow.errors import InvalidInput, PayloadRejected, PayloadTooLarge
 from ironflow.model import journal as j
@@ -207,78 +203,6 @@ def test_the_workflow_sees_a_result_as_every_replay_will() -> None:
     assert value == {"k": [1]}
     h.recover()
     assert h.end("b").output == [{"k": [1], "added": True}, None]
-
-
-@dataclass
-class Charge:
-    amount: int
-
-
-@dataclass
-class Refund:
-    amount: int
-
-
-class Patch(BaseModel):
-    a: int
-    b: int | None = None
-
-
-def paying(result: Any, input: Any = Any) -> Any:
-    """A workflow whose step returns what is annotated."""
-
-    async def pay() -> Any: ...
-
-    async def flow(ctx: Context, order: Any) -> Any:
-        paid = await step(pay)()
-        await b()
-        return type(paid).__name__
-
-    pay.__annotations__["return"] = result
-    flow.__annotations__["order"] = input
-    return workflow(flow)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        (Charge | Refund, Charge, "it was stored as Refund, which is not asked for here"),
-        (Refund, Charge | Refund, "it could be Charge or Refund, and does not say which"),
-        (Refund | None, Charge | Refund | None, "it could be Charge or Refund, and does not say which"),
-    ],
-)
-def test_a_result_is_never_read_as_another_class_by_changed_code(before: Any, after: Any, reason: str) -> None:
-    h = Harness(paying(before)).fresh().end("pay", Refund(5))
-    h.recover(paying(after))
-    told = h.last(j.RUN_PAUSED)
-    assert (told["step_id"], told["expected"]) == ("main/1:pay", f"a result of another type (result: {reason})")
-    assert h.recover(paying(before)).end("b").output == "Refund"
-
-
-def test_an_input_is_never_read_as_another_class_by_changed_code() -> None:
-    stored = codec_for(Charge | Refund).encode(Refund(5))
-
-    def replayed(input: Any) -> Harness:
-        h = Harness(paying(None, Charge | Refund))
-        h._append(j.RUN_CREATED, {"t": h.now, "input": json.loads(stored)})
-        return h.replay(paying(None, input))
-
-    with pytest.raises(InvalidInput, match="input: it was stored as Refund"):
-        raise replayed(Charge).error
-    assert replayed(Charge | Refund).running
-
-
-def test_a_model_has_the_same_fields_set_live_and_after_a_replay() -> None:
-    async def read() -> Patch: ...  # type: ignore[empty-body]
-
-    @workflow
-    async def flow(ctx: Context) -> Any:
-        patch = await step(read)()
-        return [patch.model_dump(exclude_unset=True), await b()]
-
-    h = Harness(flow).fresh().end("read", Patch(a=1))
-    assert h.recover().end("b").output == [{"a": 1}, None]
-    assert Harness(flow).fresh().end("read", Patch(a=1)).end("b").output == [{"a": 1}, None]
 
 
 def test_a_value_that_comes_with_its_text_is_not_read_again() -> None:

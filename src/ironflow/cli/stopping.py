@@ -5,8 +5,9 @@ spins gives it none; so these are handlers of the process, which Python calls be
 signal that the loop does not hear of within a second ends the process.
 
 SIGHUP, by which a closed terminal is told, differs in three ways. Who starts a process with it ignored (`nohup`) means
-it to outlive the terminal, so it stays ignored. It is never the second signal: of one hangup both the kernel and the
-shell tell. And what is written to a terminal that is gone fails, which must not end a drain: it goes nowhere instead.
+it to outlive the terminal, so it stays ignored. It is never the second signal, nor is the first other one behind it: of
+one hangup the kernel tells, and the shell, and a supervisor. And what is written to a terminal that is gone fails,
+which must not end a drain: it goes nowhere instead.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Signals:
     def __init__(self, *, executes: bool = True) -> None:
         self.executes = executes
         self.count = 0
+        #: those of them that were no hangup
+        self._asked = 0
         self._heard = 0
         self._came = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
@@ -70,8 +73,10 @@ class Signals:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Runs wherever the main thread is: nothing here may wait for a lock that it holds."""
-        again = number == signal.SIGHUP and self.count > 0
-        self.count += not again  # before anything is called: within a call the next signal may be answered
+        # Before anything is called: within a call the next signal may be answered.
+        self._asked += number != signal.SIGHUP
+        again = self.count >= (self._asked or 1)
+        self.count += not again
         _leave_terminals(self._terminals)
         if again:
             return
@@ -90,7 +95,8 @@ class Signals:
 
     def add(self) -> None:
         """Count one; a supervisor that is gone counts like a signal."""
-        self.count += 1
+        self._asked += 1
+        self.count = max(self.count, self._asked)
         self._hear()
 
     def _hear(self) -> None:

@@ -28,7 +28,7 @@ def readable(tree: Any) -> Any:
                 return show(content)
             except (TypeError, ValueError, KeyError, IndexError):  # damaged: shown as it lies there
                 return tree
-    return {key: readable(item) for key, item in tree.items() if key != "$unset"}
+    return {key: readable(item) for key, item in tree.items()}
 
 
 def _items(content: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Authors annotate as the type checker likes it. Between that and a stored value stand names that cannot be
 resolved at run time, and forms that pydantic reads differently than meant (`Iterable` as a one-shot stream,
-`typing.TypedDict` before Python 3.12). What several classes in one annotation mean is for `unions`.
+`typing.TypedDict` before Python 3.12).
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from typing import Any, Final, Union, get_args, get_origin
 
 import typing_extensions
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 UNIONS: Final = (Union, types.UnionType)
-_WRAPPERS: Final = (typing.Annotated, typing.Required, typing.NotRequired, typing_extensions.ReadOnly, typing.Final)
 _ONE_SHOT: Final = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator)
 
 
@@ -122,77 +120,72 @@ def _typed_dict(tp: Any) -> Any:
     return typing_extensions.TypedDict(tp.__name__, fields)  # type: ignore[operator]
 
 
-# ---- what annotations are made of -------------------------------------------------------------------------
+# ---- unions of classes -----------------------------------------------------------------------------------
 
 
-def bare(tp: Any) -> Any:
-    """Return an annotation without what is only wrapped around it: `Annotated`, `Required`, `type X = …`, `NewType`."""
-    while (inner := _unwrapped(tp)) is not tp:
-        tp = inner
-    return tp
+def union_members(tp: Any) -> dict[type, str]:
+    """Return the classes that an annotation offers as alternatives, each with the name it is stored under.
+
+    Only where a union has several structured classes can a stored object be taken for the wrong one (two of
+    them may have the same fields, now or after the next change of the code), so only these carry their name.
+    """
+    members: dict[type, str] = {}
+    for union in _unions(tp, set()):
+        classes = [arm for arm in map(_bare, get_args(union)) if _structured(arm)]
+        if len(classes) > 1:
+            members |= {cls: cls.__qualname__ for cls in classes}
+    names = list(members.values())
+    return {cls: name for cls, name in members.items() if names.count(name) == 1}
 
 
-def parts_of(tp: Any) -> Iterator[Any]:
-    """Yield an annotation and all that it is made of, the fields of its classes too: each bare, classes only once."""
-    return _parts(tp, set())
-
-
-def fields_of(tp: type) -> dict[str, Any]:
-    """Return the fields of a dataclass, model, TypedDict or named tuple with their annotations; none of other types."""
-    if issubclass(tp, BaseModel):  # resolved already, and with the arguments of a generic model filled in
-        return {name: _of_field(field) for name, field in tp.model_fields.items()}
-    if dataclasses.is_dataclass(tp) or hasattr(tp, "__required_keys__") or hasattr(tp, "_fields"):
-        try:
-            return typing.get_type_hints(tp, include_extras=True)
-        except Exception:  # as in `resolve`; pydantic will say what is wrong with the class
-            return {}
-    return {}
-
-
-def structured(tp: Any) -> bool:
-    """Whether it is a class whose instances are stored as their fields."""
-    if not isinstance(tp, type):
-        return False
-    return (
-        dataclasses.is_dataclass(tp) or issubclass(tp, BaseModel) or (issubclass(tp, tuple) and hasattr(tp, "_fields"))
-    )
+def structured_arms(tp: Any) -> dict[str, type]:
+    """The structured classes that an annotation is, or offers itself as alternatives, by the names they are stored
+    under.
+    """
+    arms = map(_bare, get_args(tp) if get_origin(tp) in UNIONS else (tp,))
+    return {arm.__qualname__: arm for arm in arms if _structured(arm)}
 
 
 def allows_extra(tp: Any) -> bool:
     """Whether an annotation has a model somewhere in it that takes fields nobody declared."""
-    configs = (getattr(p, "model_config", None) or getattr(p, "__pydantic_config__", None) for p in parts_of(tp))
-    return any(config.get("extra") == "allow" for config in configs if config)
+    return _allows_extra(tp, set())
 
 
-def _parts(tp: Any, seen: set[Any]) -> Iterator[Any]:
-    args = get_args(tp)
-    if not args and (isinstance(tp, type) or hasattr(tp, "__value__")):  # what may contain itself
+def _allows_extra(tp: Any, seen: set[Any]) -> bool:
+    if isinstance(tp, type) and not get_args(tp):
         if tp in seen:
-            return
+            return False
         seen.add(tp)
-    inner = _unwrapped(tp)
-    if inner is not tp:
-        yield from _parts(inner, seen)
-        return
-    yield tp
-    fields = fields_of(tp).values() if isinstance(tp, type) and not args else ()
-    origin = get_origin(tp)
-    within = (origin,) if structured(origin) else ()
-    for part in (*within, *args, *fields):
-        yield from _parts(part, seen)
+        config = getattr(tp, "model_config", None) or getattr(tp, "__pydantic_config__", None) or {}
+        return config.get("extra") == "allow" or any(_allows_extra(hint, seen) for hint in _fields(tp))
+    return any(_allows_extra(arg, seen) for arg in get_args(tp))
 
 
-def _unwrapped(tp: Any) -> Any:
-    if get_origin(tp) in _WRAPPERS:
-        return get_args(tp)[0]
-    if isinstance(tp, type):
-        return tp
-    alias = get_origin(tp)
-    if hasattr(alias, "__value__"):  # an alias with parameters
-        return alias.__value__[get_args(tp)]
-    return getattr(tp, "__value__", getattr(tp, "__supertype__", tp))
+def _bare(tp: Any) -> Any:
+    return _bare(get_args(tp)[0]) if get_origin(tp) is typing.Annotated else tp
 
 
-def _of_field(field: FieldInfo) -> Any:
-    """What pydantic has taken apart, with what was said of it: a discriminator may be among it."""
-    return typing.Annotated[(field.annotation, *field.metadata, field)]
+def _structured(tp: Any) -> bool:
+    return isinstance(tp, type) and (dataclasses.is_dataclass(tp) or issubclass(tp, BaseModel))
+
+
+def _unions(tp: Any, seen: set[Any]) -> Iterator[Any]:
+    if get_origin(tp) in UNIONS:
+        yield tp
+    for arg in get_args(tp):
+        yield from _unions(arg, seen)
+    if isinstance(tp, type) and tp not in seen and not get_args(tp):
+        seen.add(tp)
+        for hint in _fields(tp):
+            yield from _unions(hint, seen)
+
+
+def _fields(tp: type) -> list[Any]:
+    if issubclass(tp, BaseModel):  # resolved already, and with the arguments of a generic model filled in
+        return [field.annotation for field in tp.model_fields.values()]
+    if dataclasses.is_dataclass(tp) or hasattr(tp, "__required_keys__") or hasattr(tp, "_fields"):
+        try:
+            return list(typing.get_type_hints(tp, include_extras=True).values())
+        except Exception:  # as in `resolve`; pydantic will say what is wrong with the class
+            return []
+    return []

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ironflow.codec.shapes import shape_of, unset_of
+from ironflow.codec.shapes import shape_of
 from ironflow.codec.tags import Refused, segment
 
 _SCALARS: Final = frozenset(
@@ -122,10 +122,8 @@ def _same_object(value: Any, back: Any, kind: type) -> None:
 
 
 def _same_hidden(value: Any, back: Any, kind: type) -> None:
-    """Parts beside the declared ones: which fields of a model are set, its private attributes, the bound of a deque."""
+    """Parts beside the declared ones: private attributes of models, the bound of a deque."""
     if issubclass(kind, BaseModel):
-        if value.model_fields_set != back.model_fields_set and unset_of(value) != unset_of(back):
-            raise _changed(kind)
         check_same(value.__pydantic_private__, back.__pydantic_private__)
     elif not dataclasses.is_dataclass(kind) and _bound(value) != _bound(back):
         raise _changed(kind)

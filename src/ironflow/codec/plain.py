@@ -73,19 +73,13 @@ class _Maker:
             return lambda value: type(value) in kinds
         origin, args = get_origin(tp) or tp, get_args(tp)
         if origin in UNIONS:
-            return self.union(args)
+            checks = [check for check in map(self.check, args) if check is not None]
+            return (lambda value: any(check(value) for check in checks)) if checks else None
         if origin is list:
             return self.list(args[0] if args else Any)
         if origin is dict and (not args or args[0] is str):
             return self.dict(args[1] if args else Any)
         return self.dataclass(tp) if self.classes and _is_bare(tp) else None
-
-    def union(self, arms: tuple[Any, ...]) -> Check | None:
-        checks = [self.check(arm) for arm in arms]
-        if None in checks:  # a list or dict may be meant for the arm that needs pydantic; no scalar ever is
-            checks = [self.check(arm) for arm in arms if _scalar_kinds(arm) is not None]
-        found = [check for check in checks if check is not None]
-        return (lambda value: any(check(value) for check in found)) if found else None
 
     def list(self, tp: Any) -> Check | None:
         items = self.items(tp)

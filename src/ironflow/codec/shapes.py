@@ -39,17 +39,6 @@ def shape_of(cls: type) -> Shape | None:
         return shape
 
 
-def unset_of(value: Any) -> list[str]:
-    """Return the fields that a model was made without, in their order; none of what is no model."""
-    given = getattr(value, "__pydantic_fields_set__", None)
-    if given is None:
-        return []
-    fields = type(value).model_fields
-    if fields.keys() <= given or isinstance(value, RootModel):
-        return []
-    return [name for name in fields if name not in given]
-
-
 def _find(cls: type) -> Shape | None:
     if issubclass(cls, enum.Enum):
         return lambda value: value.value

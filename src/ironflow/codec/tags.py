@@ -6,13 +6,12 @@
                                 $float (nan, inf, -inf)
     {"$dict": [[1, "a"]]}       a dict whose keys are not all strings, or that could be mistaken for a tag
     {"$as": ["Circle", {...}]}  one of several classes a union allows
-    {"a": 1, "$unset": ["a"]}   a model, of which these fields have their value from a default
 
 A reader without the author's code can thus tell a date from a text that looks like one, and a value keeps its
-kind when the annotation around it is widened later; `unions` says what holds for classes. Packing is exact: a
-value is stored so that reviving gives an equal value of the same type, or it is refused with the path to the
-offending part. It also is canonical: the order of a set's elements does not depend on the process's hash seed,
-because hashes of inputs are compared across processes.
+kind when the annotation around it is widened later. Packing is exact: a value is stored so that reviving
+gives an equal value of the same type, or it is refused with the path to the offending part. It also is
+canonical: the order of a set's elements does not depend on the process's hash seed, because hashes of inputs
+are compared across processes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic_core import to_json
 
-from ironflow.codec.shapes import shape_of, unset_of
+from ironflow.codec.shapes import shape_of
 
 MAX_DEPTH: Final = 90
 """Levels of nesting a value may have. Tags double them, and the JSON reader stops at 200."""
@@ -37,7 +36,6 @@ _HUGE_INT_BITS: Final = 14_000  # about 4,200 digits; Python and the JSON reader
 _ALWAYS: Final = frozenset({bool, type(None)})
 _SMALL: Final = 1 << 62
 _NESTED: Final = frozenset({list, tuple, set, frozenset})
-_ONLY_STR: Final = frozenset({str})
 
 
 class Refused(Exception):
@@ -59,24 +57,13 @@ class Refused(Exception):
 
 
 class Marked(dict[str, Any]):
-    """A revived `$as` object: the name of a class, and its fields (which may be `Partial`)."""
+    """A revived `$as` object: the fields, and the name of the class they belong to."""
 
-    __slots__ = ("fields", "name")
+    __slots__ = ("name",)
 
     def __init__(self, name: str, fields: dict[str, Any]) -> None:
         super().__init__(fields)
         self.name = name
-        self.fields = fields
-
-
-class Partial(dict[str, Any]):
-    """A revived object with `$unset`: the fields of a model, and the names of those that were not set."""
-
-    __slots__ = ("unset",)
-
-    def __init__(self, fields: dict[str, Any], unset: list[str]) -> None:
-        super().__init__(fields)
-        self.unset = unset
 
 
 def segment(key: object) -> str:
@@ -198,11 +185,8 @@ class Packer:
             raise Refused(f"{kind.__name__} lacks a field: {error}", "Set all fields.") from None
         except Exception:  # a class's own representation may fail in any way
             raise _no_form(value) from None
-        name = self.marks.get(kind)
-        packed = self.pack(value._asdict() if name and type(parts) is list else parts, depth)
-        if unset := unset_of(value):
-            packed["$unset"] = unset
-        return {"$as": [name, packed]} if name else packed
+        packed = self.pack(parts, depth)
+        return {"$as": [self.marks[kind], packed]} if kind in self.marks else packed
 
 
 def _checked_text(value: str) -> str:
@@ -284,8 +268,6 @@ def revive(tree: Any) -> Any:
             ((key, content),) = tree.items()
             if key.startswith("$"):
                 return _revive_tag(key, content)
-        elif "$unset" in tree:
-            return _make_partial(dict(tree))
         return {key: revive(item) for key, item in tree.items()}
     if kind is list:
         return [revive(item) for item in tree]
@@ -331,21 +313,6 @@ def _make_frozenset(content: Any) -> Any:
     return frozenset(items) if type(items) is set else items
 
 
-def _make_marked(content: Any) -> Marked:
-    name, fields = content[0], revive(content[1])
-    if type(name) is not str or not isinstance(fields, dict):
-        raise ValueError("not a name and fields")
-    return Marked(name, fields)
-
-
-def _make_partial(tree: dict[str, Any]) -> Partial:
-    unset = tree.pop("$unset")
-    fields = revive(tree)
-    if type(unset) is not list or not _ONLY_STR.issuperset(map(type, unset)) or type(fields) is not dict:
-        raise ValueError("the content of $unset makes no sense")
-    return Partial(fields, unset)
-
-
 _MAKERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$bytes": lambda c: base64.b64decode(c, validate=True),
     "$bytearray": lambda c: bytearray(base64.b64decode(c, validate=True)),
@@ -361,5 +328,5 @@ _MAKERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$set": _make_set,
     "$frozenset": _make_frozenset,
     "$dict": lambda c: {revive(key): revive(item) for key, item in c},
-    "$as": _make_marked,
+    "$as": lambda c: Marked(c[0], revive(c[1])),
 }

@@ -16,12 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import is_typeddict
 
-from ironflow.codec.annotations import allows_extra, for_pydantic, shown
+from ironflow.codec.annotations import (
+    allows_extra,
+    for_pydantic,
+    shown,
+    structured_arms,
+    union_members,
+)
 from ironflow.codec.fidelity import check_same
 from ironflow.codec.plain import SCALARS, Check, exact_check, plain_check
-from ironflow.codec.tags import Packer, Refused, revive, segment
-from ironflow.codec.unions import check_choice, classes_of, has_tags, opened
-from ironflow.codec.unset import restore_unset
+from ironflow.codec.tags import Marked, Packer, Refused, revive, segment
 from ironflow.errors import PayloadError, PayloadRejected, PayloadTooLarge
 
 __all__ = ["Codec", "StoredForm", "codec_for", "encode_any", "parse"]
@@ -86,7 +90,7 @@ class Codec:
         annotation: what values must be.
     """
 
-    __slots__ = ("_adapter", "_check", "_choice", "_exact", "_members", "_packer", "annotation")
+    __slots__ = ("_adapter", "_check", "_exact", "_members", "_packer", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -94,7 +98,6 @@ class Codec:
         self._exact: Check | None = None
         self._adapter: TypeAdapter[Any] | None = None
         self._members: dict[str, type] = {}
-        self._choice = False
         self._packer = _TYPED
 
     def encode(self, value: Any, *, path: str = "result", limit: int | None = None) -> str:
@@ -150,16 +153,11 @@ class Codec:
         Raises:
             PayloadRejected: the tree does not fit the annotation.
         """
-        if self._check is not None and self._check(tree):
+        if (self._check is not None and self._check(tree)) or self is _ANY:
             return tree
+        adapter = self._ready(path)
         try:
-            if self is _ANY:
-                return opened(tree, {}, _instance) if has_tags(tree) else tree
-            return self._build(self._ready(path), tree)
-        except Refused as refused:
-            raise PayloadRejected(refused.path(path), refused.reason, hint=refused.hint) from None
-        except PayloadError:
-            raise
+            return self._build(adapter, tree, path)
         except ValidationError as error:
             where, reason = _first_error(error)
             raise PayloadRejected(path + where, reason) from error
@@ -196,11 +194,9 @@ class Codec:
                 text = to_json(self._packed(adapter, value)).decode() if quick is None else quick
                 if limit is not None and len(text) > limit:
                     _check_size(text, path, limit)
-                tree = parse(text)
-                back = self._put_together(adapter, tree)
+                back = self._build(adapter, parse(text), path)
                 if quick is None:
                     check_same(value, back)
-                    self._check_choice(tree, back)
         except Refused as refused:
             raise PayloadRejected(refused.path(path), refused.reason, hint=refused.hint) from None
         except ValidationError as error:
@@ -222,10 +218,11 @@ class Codec:
             except Exception as error:  # pydantic's own errors, and those of the classes involved
                 why = str(error).splitlines()[0].split(". ")[0]
                 raise PayloadRejected(path, f"{shown(self.annotation)} has no stored form: {why}") from error
-            marks, self._members, self._choice = classes_of(self.annotation)
+            marks = union_members(self.annotation)
+            self._members = {name: cls for cls, name in marks.items()}
             if marks:
                 self._packer = Packer(typed=True, marks=marks)
-            elif not self._choice:
+            else:
                 self._exact = exact_check(self.annotation)
             self._adapter = adapter
         return adapter
@@ -243,42 +240,13 @@ class Codec:
             except (Refused, PydanticSerializationError):
                 raise refused from None
 
-    def _build(self, adapter: TypeAdapter[Any], tree: Any) -> Any:
-        value = self._put_together(adapter, tree)
-        self._check_choice(tree, value)
-        return value
-
-    def _check_choice(self, tree: Any, value: Any) -> None:
-        if self._choice:
-            check_choice(self.annotation, tree, value, _fit)
-
-    def _put_together(self, adapter: TypeAdapter[Any], tree: Any) -> Any:
-        tagged = has_tags(tree)
-        given = opened(tree, self._members, _instance) if tagged else tree
+    def _build(self, adapter: TypeAdapter[Any], tree: Any, path: str) -> Any:
+        if self._members or type(tree) is Marked:
+            offered = self._members or structured_arms(self.annotation)
+            tree = _unmark(tree, offered, path) if offered else tree
         # Names and aliases are both accepted: stored values use names, input from outside uses aliases.
         # Strict mode would ask for instances, which a stored form lacks; the comparison is stricter anyway.
-        value = adapter.validate_python(given, strict=False, by_alias=True, by_name=True)
-        if tagged:
-            restore_unset(tree, value)
-        return value
-
-    def fit(self, tree: Any) -> tuple[int, Any]:
-        """How well a tree fits, and what comes of it: 0 not at all, 1 with parts left over, 2 converted, 3 as it is."""
-        adapter = self._ready("value")
-        names: dict[str, Any] = {"by_alias": True, "by_name": True}
-        level, value = 0, None
-        try:
-            value = self._put_together(adapter, tree)
-            level = 1
-            given = opened(tree, self._members, _instance)
-            adapter.validate_python(given, strict=False, extra="forbid", **names)
-            level = 2
-            # To Python's strict mode no object is a class; to the one of JSON it may be, but "5" is no number.
-            adapter.validate_json(to_json(given), strict=True, extra="forbid", **names)
-            level = 3
-        except Exception:  # pydantic's errors, `Refused`, and those of the authors' validators
-            return level, value
-        return level, value
+        return adapter.validate_python(tree, strict=False, by_alias=True, by_name=True)
 
     def _misfit(self, value: Any, path: str, error: ValidationError) -> PayloadRejected:
         expected = type(None) if self.annotation is None else self.annotation
@@ -334,20 +302,22 @@ def _check_size(text: str, what: str, limit: int) -> None:
         raise PayloadTooLarge(what, size, limit)
 
 
-def _instance(cls: type, tree: dict[str, Any]) -> Any:
-    """Put together an object that says its class."""
-    codec = codec_for(cls)
-    try:
-        return codec._build(codec._ready("value"), tree)
-    except ValidationError as error:
-        where, reason = _first_error(error)
-        refused = Refused(reason)
-        refused.trail.append(where)
-        raise refused from error
-
-
-def _fit(annotation: Any, tree: Any) -> tuple[int, Any]:
-    return codec_for(annotation).fit(tree)
+def _unmark(tree: Any, members: dict[str, type], path: str) -> Any:
+    """Put together the objects that carry their class. The fields of one whose class is not offered (any more) may fit
+    another one that is, which they were never meant for: a charge is no refund.
+    """
+    kind = type(tree)
+    if kind is Marked:
+        fields = {key: _unmark(item, members, path) for key, item in tree.items()}
+        cls = members.get(tree.name)
+        if cls is None:
+            raise PayloadRejected(path, f"it was stored as {tree.name}, and none of that name is asked for here")
+        return codec_for(cls).validate(fields, path=path)
+    if kind is dict:
+        return {key: _unmark(item, members, path) for key, item in tree.items()}
+    if kind is list or kind is tuple:
+        return kind(_unmark(item, members, path) for item in tree)
+    return tree
 
 
 def _first_error(error: ValidationError) -> tuple[str, str]:
